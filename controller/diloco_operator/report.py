@@ -15,8 +15,9 @@ from typing import NamedTuple
 from diloco_operator.accelerators import MAX_NAME, NAME_PATTERN
 from diloco_operator.api.goodput import MAX_KINDS, MOST_HOURS
 from diloco_operator.api.losses import LossPoint
+from diloco_operator.api.rules import MAX_PART_UNITS
 from diloco_operator.api.unit_figures import UnitFigures
-from diloco_operator.kube.fields import clip
+from diloco_operator.kube.fields import MOST, clip
 
 
 class UnitPhase(enum.StrEnum):
@@ -188,17 +189,37 @@ class PartState:
     """Training in all time of its units, 0 to 1. None if it does not say."""
     accelerator_hours: Mapping[str, float] = field(default_factory=dict)
     """Accelerator -> hours for which its units held one of it."""
+    attempts: Mapping[str, int] = field(default_factory=dict)
+    """Unit -> its newest attempt, also one that has never joined."""
 
     @classmethod
-    def of(cls, state: str, message: str, productive_share: object, accelerator_hours: Mapping[str, object]) -> PartState:
-        """Take what another cluster says, which may be anything. The figures decide nothing: what is no share or no hours is left out."""
+    def of(
+        cls,
+        state: str,
+        message: str,
+        productive_share: object,
+        accelerator_hours: Mapping[str, object],
+        attempts: Mapping[str, object],
+    ) -> PartState:
+        """Take what another cluster says, which may be anything: what is no share, no hours or no attempt is left out."""
         hours = {
             kind: amount
             for kind, value in accelerator_hours.items()
             if len(kind) <= MAX_NAME and re.fullmatch(NAME_PATTERN, kind) and (amount := _number(value, MOST_HOURS)) is not None
         }
         share = _number(productive_share, 1.0)
-        return cls(clip(state, _LONGEST_STATE), clip(message), share, dict(itertools.islice(hours.items(), MAX_KINDS)))
+        newest = {
+            unit: attempt
+            for unit, attempt in attempts.items()
+            if len(unit) <= _LONGEST_UNIT and type(attempt) is int and 0 < attempt <= MOST
+        }
+        return cls(
+            clip(state, _LONGEST_STATE),
+            clip(message),
+            share,
+            dict(itertools.islice(hours.items(), MAX_KINDS)),
+            dict(itertools.islice(newest.items(), MAX_PART_UNITS)),
+        )
 
 
 def _number(value: object, most: float) -> float | None:
@@ -207,6 +228,7 @@ def _number(value: object, most: float) -> float | None:
 
 
 _LONGEST_STATE = 63
+_LONGEST_UNIT = 63
 
 
 class ToldPart(NamedTuple):

@@ -30,7 +30,7 @@ from diloco_operator.allotment import Allotment
 from diloco_operator.api import names
 from diloco_operator.api.addresses import parse_address
 from diloco_operator.api.names import JobKey
-from diloco_operator.api.spec import MAX_LEARNERS, Spec, SyncerAt
+from diloco_operator.api.spec import Spec, SyncerAt
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory
 from diloco_operator.fleet.health import is_unreachable
@@ -58,7 +58,7 @@ from diloco_operator.reconcile import Job, Judged, ObservedState, OperatorConfig
 from diloco_operator.reconcile.children.volume import lacks_class, names_class
 from diloco_operator.reconcile.grantors.registry import holds, orphan_patches
 from diloco_operator.reconcile.observe.part_view import part_state
-from diloco_operator.telemetry.endpoint import Endpoint, most_units_of
+from diloco_operator.telemetry.endpoint import MOST_UNITS, Endpoint, most_units_of
 from diloco_operator.telemetry.watcher import Telemetry
 from diloco_operator.timeouts import RECONCILE
 
@@ -538,7 +538,7 @@ class Reconciler:
             host_name=home.host_name,
             identity=home.identity,
             roots=home.roots,
-            most_units=2 * MAX_LEARNERS,  # the report is of the whole job, whose size is not known here
+            most_units=MOST_UNITS,  # the report is of the whole job, whose size is not known here
         )
 
     def _release(self, context: JobContext) -> None:

@@ -163,11 +163,20 @@ class ReconcileContext:
         unit_report = self._report_on(unit)
         return unit_report.attempt if unit_report is not None and unit_report.attempt <= attempt + _ATTEMPTS_AHEAD else 0
 
+    def last_unsigned(self, unit: str, attempt: int) -> int:
+        """Return the newest attempt of this unit that home signs for no more, in a part. Home knows that it was used, also if the part does
+        not: it was made anew. 0 if there is none near `attempt`."""
+        secret = self.observed.children.part_secret
+        home = secret.home if secret is not None else None
+        first = min(home.signed.get(unit, ()), default=1) if home is not None else 1
+        return first - 1 if first <= attempt + _ATTEMPTS_AHEAD else 0
+
     def next_attempt(self, record: UnitStatusRecord) -> int:
-        """Return the number of the unit's next attempt: above all that status, pods and the syncer know of: it refuses others."""
+        """Return the number of the unit's next attempt: above all that status, pods, home and the syncer know of: it refuses others."""
         # Another program may have written a status with `ended_attempt` above `attempt`.
         last = max(record.attempt, record.ended_attempt)
-        return max(last, self.last_stray(record.name, last), self.last_reported(record.name, last)) + 1
+        known = (self.last_stray(record.name, last), self.last_reported(record.name, last), self.last_unsigned(record.name, last))
+        return max(last, *known) + 1
 
     def is_known(self, pool: str, template_hash: str) -> bool:
         """Return whether pods of the pool with this hash are made from its present template."""

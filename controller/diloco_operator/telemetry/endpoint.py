@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 import grpc
 import grpc.aio
-from diloco.contract import SYNCER_PORT, operator_identity
+from diloco.contract import MOST_PARTS, SYNCER_PORT, operator_identity
 
-from diloco_operator.api.spec import MAX_LEARNERS, Spec
+from diloco_operator.api.rules import MAX_PART_UNITS
+from diloco_operator.api.spec import MAX_LEARNERS, MAX_OUTSIDE, Spec
 from diloco_operator.certificates.authority import Authority, Leaf
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.timeouts import TelemetryTimeouts
@@ -53,14 +54,21 @@ _BYTES_OF_UNIT = 1 << 10
 """The most bytes of a unit in a report, on average: its figures, name, reasons for refusals and message. Chosen, not measured."""
 
 
+_MOST_OWN = 2 * MAX_LEARNERS
+"""Units of pools here that a syncer may report, as many as a status can list."""
+MOST_UNITS = _MOST_OWN + MOST_PARTS * MAX_PART_UNITS + MAX_OUTSIDE
+"""Units that the syncer of any job may report."""
+
+
 def most_units_of(spec: Spec | None) -> int:
-    """Return how many units the job's syncer may report: as many as its pools and parts can have, but at least as many as a job of one
-    pool can, and at most as many as a status can list. A syncer reports every unit that it has ever seen, so a job that was scaled down
-    reports more units than its spec has now."""
+    """Return how many units the job's syncer may report: as many as its pools here can have, but at least as many as a job of one pool can;
+    and those of its parts and outside. A syncer reports every unit that it has ever seen, so a job that was scaled down reports more units
+    than its spec has now."""
     if spec is None:
         return MAX_LEARNERS
     own = sum(min(pool.learners.max, spec.learners.max) for pool in spec.pools)
-    return min(max(own + sum(len(part.units) for part in spec.parts), MAX_LEARNERS), 2 * MAX_LEARNERS)
+    elsewhere = sum(len(part.units) for part in spec.parts) + len(spec.learners.outside)
+    return min(max(own, MAX_LEARNERS), _MOST_OWN) + elsewhere
 
 
 def open_channel(endpoint: Endpoint, now: float) -> grpc.aio.Channel:

@@ -116,9 +116,12 @@ def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "", mo
 
 
 def part_state_on_wire(state: PartState) -> diloco_pb2.PartState:
-    """Write the state as a syncer takes it: in 4 KiB at most."""
+    """Write the state as a syncer takes it: in 8 KiB at most."""
     wire = diloco_pb2.PartState(
-        state=state.state, message=clip(state.message, _TOLD_MESSAGE), accelerator_hours=dict(state.accelerator_hours)
+        state=state.state,
+        message=clip(state.message, _TOLD_MESSAGE),
+        accelerator_hours=dict(state.accelerator_hours),
+        attempts=dict(state.attempts),
     )
     if state.productive_share is not None:
         wire.productive_share = state.productive_share
@@ -127,7 +130,7 @@ def part_state_on_wire(state: PartState) -> diloco_pb2.PartState:
 
 def _part_state(wire: diloco_pb2.PartState) -> PartState:
     share = wire.productive_share if wire.HasField("productive_share") else None
-    return PartState.of(wire.state, wire.message, share, wire.accelerator_hours)
+    return PartState.of(wire.state, wire.message, share, wire.accelerator_hours, wire.attempts)
 
 
 def _ending(wire: diloco_pb2.Ending) -> Ending:

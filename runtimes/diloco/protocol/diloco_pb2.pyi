@@ -596,7 +596,7 @@ class Report(_message.Message):
     def __init__(self, incarnation: _Optional[bytes] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., loss: _Optional[float] = ..., held_out_loss: _Optional[float] = ..., step_seconds: _Optional[float] = ..., seeded: _Optional[bool] = ..., done: _Optional[bool] = ..., snapshot_t: _Optional[int] = ..., snapshot_error: _Optional[str] = ..., message: _Optional[str] = ..., units: _Optional[_Iterable[_Union[UnitReport, _Mapping]]] = ..., draining: _Optional[bool] = ..., losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., held_out_losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., snapshot: _Optional[str] = ..., snapshot_copied: _Optional[bool] = ..., ending: _Optional[_Union[Ending, _Mapping]] = ..., token_budget: _Optional[int] = ..., contributions: _Optional[int] = ..., work_refused: _Optional[int] = ..., samples: _Optional[int] = ..., clock: _Optional[float] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., cosine: _Optional[float] = ..., parameters: _Optional[int] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[PartReport, _Mapping]]] = ...) -> None: ...
 
 class PartState(_message.Message):
-    __slots__ = ("state", "message", "productive_share", "accelerator_hours")
+    __slots__ = ("state", "message", "productive_share", "accelerator_hours", "attempts")
     class AcceleratorHoursEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -604,15 +604,24 @@ class PartState(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class AttemptsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     STATE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     PRODUCTIVE_SHARE_FIELD_NUMBER: _ClassVar[int]
     ACCELERATOR_HOURS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     state: str
     message: str
     productive_share: float
     accelerator_hours: _containers.ScalarMap[str, float]
-    def __init__(self, state: _Optional[str] = ..., message: _Optional[str] = ..., productive_share: _Optional[float] = ..., accelerator_hours: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    attempts: _containers.ScalarMap[str, int]
+    def __init__(self, state: _Optional[str] = ..., message: _Optional[str] = ..., productive_share: _Optional[float] = ..., accelerator_hours: _Optional[_Mapping[str, float]] = ..., attempts: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Told(_message.Message):
     __slots__ = ()

@@ -67,7 +67,7 @@ async def test_the_secret_is_what_an_operator_of_a_part_can_use(cluster: FakeClu
     assert found is not None
     assert found.home is not None, found.problem
     assert (found.home.part, found.home.job.name, found.home.job.training.sync_interval) == ("tokyo", "bytes-lm", 24)
-    assert found.home.keys == {"tokyo-0-a1.pem", "tokyo-1-a1.pem"}
+    assert found.home.signed == {"tokyo-0": {1}, "tokyo-1": {1}}
 
 
 @on_a_cluster

@@ -66,7 +66,7 @@ def certificate_missing(context: ReconcileContext, record: UnitStatusRecord) -> 
     """Return why the next attempt of a part's unit must not be created: home has signed no certificate for it. None if it may be."""
     secret = context.observed.children.part_secret
     home, attempt = (secret.home if secret is not None else None), context.next_attempt(record)
-    if secret is None or home is None or names.learner_secret_key(record.name, attempt) in home.keys:
+    if secret is None or home is None or attempt in home.signed.get(record.name, ()):
         return None
     text = home_words.no_certificate(secret.name, record.name, attempt, home.part, context.observed.job.name)
     # A new Secret reconciles the job at once.

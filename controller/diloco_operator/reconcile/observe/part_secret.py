@@ -34,8 +34,8 @@ class Home:
     """PEM certificates of the authorities that sign for the job."""
     identity: str = field(repr=False)
     """Key and certificate with which this cluster's operator watches the syncer, PEM."""
-    keys: frozenset[str] = frozenset()
-    """The Secret's entries with the certificates of units."""
+    signed: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Unit -> its attempts that have a certificate in the Secret."""
 
     @property
     def host_name(self) -> str:
@@ -79,4 +79,8 @@ def _home(data: Mapping[str, str]) -> Home:
     part = contract.part_with_identity(job.uid, certificate.identity) if certificate is not None else ""
     if not _LABEL.fullmatch(part):
         raise ValueError(f"{names.PART_IDENTITY} holds no key and certificate of a part of job {job.namespace}/{job.name}")
-    return Home(job, part, roots, identity, frozenset(key for key in data if names.attempt_of_key(key)[1]))
+    signed: dict[str, set[int]] = {}
+    for unit, attempt in map(names.attempt_of_key, data):
+        if attempt:
+            signed.setdefault(unit, set()).add(attempt)
+    return Home(job, part, roots, identity, {unit: frozenset(attempts) for unit, attempts in signed.items()})

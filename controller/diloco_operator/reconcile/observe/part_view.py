@@ -92,7 +92,9 @@ def part_state(status: Fields) -> PartState:
     said = next((text(each, "message", "status.conditions[]") for each in conditions if string(each, "reason", "") == reason), "")
     message = f"{reason}: {said}" if reason and said else reason or said
     goodput = fields(status, "goodput", "status")
-    return PartState.of(state, message, goodput.get("productiveShare"), fields(goodput, "acceleratorHours", "status.goodput"))
+    attempts = {string(unit, "name", "status.units[]"): unit.get("attempt") for unit in objects(status, "units", "status")}
+    hours = fields(goodput, "acceleratorHours", "status.goodput")
+    return PartState.of(state, message, goodput.get("productiveShare"), hours, attempts)
 
 
 def _pool(entry: Mapping[str, Any]) -> PartPoolView:

@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 SHORTEST_INTERVAL = 0.1
 DEFAULT_INTERVAL = 1.0
 """Seconds between two reports: the shortest interval that a watcher may ask for, and the usual one."""
-MOST_PART_STATE = 4096
+MOST_PART_STATE = 8192
 """Bytes of what the operator of a part may say at once."""
 
 

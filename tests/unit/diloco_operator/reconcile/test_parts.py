@@ -18,6 +18,7 @@ from diloco import contract
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.certificates.view import project_certificates
 from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.reconcile.observe.part_view import part_state
 from diloco_operator.report import Link, PartState, ToldPart, UnitPhase
 
 SECRET = "bytes-lm-part-tokyo-tls"
@@ -78,6 +79,40 @@ def test_the_window_of_attempts_follows_what_the_syncer_has_accepted() -> None:
     home.restart_operator()
     home.settle()
     assert attempts(home) == list(range(5, 21)), "without a report the Secret itself shows how far the unit was"
+
+
+def test_a_unit_whose_attempts_never_join_gets_certificates_for_further_ones() -> None:
+    home, part = a_home().train(), a_part()
+    for _ in range(40):
+        part.settle()
+        part.pods.clear()  # its node was taken away before it joined
+        part.now += 900
+        part.report = a_report(at=part.now)
+        part.settle()
+        home.now = part.now
+        home.all_contribute(parts={"tokyo": ToldPart(part_state(part.status), home.now)})
+        home.settle()
+        part.part_secret = secret_of(home)
+    assert (part.unit(UNIT)["attempt"], attempts(home)[0]) == (41, 41)
+
+
+@pytest.mark.parametrize("says", [1000, 2**31 - 1])
+def test_whatever_a_part_says_of_its_attempts_moves_its_own_window_and_by_what_home_has_signed(says: int) -> None:
+    home = a_home().train()
+    home.all_contribute(parts={"tokyo": ToldPart(PartState("Training", attempts={UNIT: says, "v5p-0": says}), home.now)})
+    home.step()
+    home.step()
+    assert attempts(home)[0] <= 1 + 2 * 15
+    assert home.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
+
+
+def test_a_part_that_was_made_anew_goes_on_from_the_attempts_for_which_home_signs() -> None:
+    home = a_home().train()
+    home.all_contribute(parts={"tokyo": ToldPart(PartState("Queued", attempts={UNIT: 9}), home.now)})
+    home.settle()
+    part = a_part(home)
+    part.settle()
+    assert part.learner_pods() == [f"bytes-lm-{UNIT}-a9-0"]
 
 
 def test_keys_that_a_stranger_wrote_into_the_secret_do_not_move_the_window() -> None:

@@ -29,7 +29,7 @@ from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.reconcile.observe.job import parse_job
 from diloco_operator.report import Entry, FaultKind, LocalStep, Merge, PartState, Report, UnitPhase
-from diloco_operator.telemetry.endpoint import Endpoint, most_units_of
+from diloco_operator.telemetry.endpoint import MOST_UNITS, Endpoint, most_units_of
 from diloco_operator.telemetry.report_reader import SMALL_REPORT, ReportReader
 from diloco_operator.telemetry.watcher import SyncerWatcher, matters
 from diloco_operator.telemetry.wire_report import report_of
@@ -678,3 +678,11 @@ def test_a_report_may_have_as_many_units_as_the_jobs_pools(pools: int, of_each: 
     job = a_job().with_learners(1, of_each).with_pools(*(tpu_pool(f"p{n}", learners={"max": of_each}) for n in range(pools)))
     assert most_units_of(parse_job(job.build()).spec) == units
     assert most_units_of(None) == 256
+
+
+def test_a_report_has_room_for_the_units_of_parts_and_outside_beside_the_most_of_pools_here() -> None:
+    parts = [{"name": f"part-{n}", "pools": [{"name": f"far-{n}", "units": 32}]} for n in range(16)]
+    job = a_job().with_learners(1, 256, outside=[f"elsewhere-{n}" for n in range(64)]).with_pools(tpu_pool("v5p", learners={"max": 256}))
+    most = most_units_of(parse_job(job.with_spec(parts=parts).build()).spec)
+    assert most == 256 + 16 * 32 + 64
+    assert most <= MOST_UNITS, "what a part, which does not know the job's size, reads of its syncer"

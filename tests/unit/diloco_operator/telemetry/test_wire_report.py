@@ -7,15 +7,17 @@ from diloco.contract import ENDED_BY_TOKENS, MOST_HELD_OUT_POINTS, MOST_LOSS_POI
 from diloco.protocol import diloco_pb2 as pb
 from diloco.syncer.streams.service import MOST_PART_STATE
 from diloco_operator.api.goodput import MAX_KINDS, MOST_HOURS
-from diloco_operator.kube.fields import MOST_COUNT
+from diloco_operator.api.rules import MAX_PART_UNITS
+from diloco_operator.kube.fields import MOST, MOST_COUNT
 from diloco_operator.report import Entry, Merge, PartState, Report, UnitPhase
 from diloco_operator.telemetry.wire_report import UnreadableReport, part_state_on_wire, report_of
 
 
 def test_the_longest_state_that_a_part_can_have_is_no_more_than_a_syncer_takes() -> None:
     hours = {f"{number:063}".replace("0", "k"): MOST_HOURS for number in range(MAX_KINDS)}
-    longest = PartState.of("s" * 1000, "\U0001f600" * 1000, 1.0, hours)
-    assert len(longest.accelerator_hours) == MAX_KINDS
+    attempts = {f"{number:063}": MOST for number in range(MAX_PART_UNITS)}
+    longest = PartState.of("s" * 1000, "\U0001f600" * 1000, 1.0, hours, attempts)
+    assert (len(longest.accelerator_hours), longest.attempts) == (MAX_KINDS, attempts)
     assert part_state_on_wire(longest).ByteSize() <= MOST_PART_STATE
 
 
@@ -32,13 +34,14 @@ def test_every_field_of_the_wire_arrives() -> None:
         contributions=5, seconds_since_heard=6.5, loss=7.5, refused={"NONFINITE": 2}, message="NaN", local_step=8, step_seconds=0.5,
         recover_seconds=9.5,
     )  # fmt: skip
+    told = pb.PartState(state="Queued", productive_share=0.5, attempts={"far-0": 3})
     wire = pb.Report(
         t=1, steps=2, tokens=3, tokens_per_second=4, held_out_loss=5, step_seconds=6, seeded=True, done=True, snapshot_t=-1,
         snapshot="snapshots/s-1", snapshot_copied=True, snapshot_error="disk full", message="older snapshot", units=[unit], draining=True,
         losses=[pb.LossPoint(t=1, loss=5.5)], held_out_losses=[pb.LossPoint(t=2, loss=4.5)], token_budget=7,
         ending=pb.Ending(cause=pb.Ending.TOKENS, t=8), contributions=9, work_refused=10, samples=11, clock=12.5, incarnation=b"\x0d",
         cosine=0.125, parameters=13, links=[pb.Link(cluster="tokyo", received_bytes_per_second=18, sent_bytes_per_second=19)],
-        parts=[pb.PartReport(part="osaka", seconds_since_told=2, state=pb.PartState(state="Queued", productive_share=0.5))],
+        parts=[pb.PartReport(part="osaka", seconds_since_told=2, state=told)],
         entries=[pb.Entry(number=14, at=12.25, merge=pb.Merge(t=15, fragment=16, units=["u"], loss=17))],
     )  # fmt: skip
     plain = report_of(wire, received_at=42, pod_uid="pod-1")
@@ -51,7 +54,7 @@ def test_every_field_of_the_wire_arrives() -> None:
         "snapshot_error": "disk full", "message": "older snapshot", "draining": True, "pod_uid": "pod-1",
         "losses": ((1, 5.5),), "held_out_losses": ((2, 4.5),), "token_budget": 7, "ending": (ENDED_BY_TOKENS, 8),
         "links": {"tokyo": (18, 19)},
-        "parts": {"osaka": (PartState("Queued", "", 0.5), 40.0)},
+        "parts": {"osaka": (PartState("Queued", "", 0.5, attempts={"far-0": 3}), 40.0)},
         "contributions": 9, "work_refused": 10, "samples": 11, "clock": 12.5, "incarnation": "0d", "cosine": 0.125,
         "entries": (Entry(14, 12.25, Merge(15, 16, ("u",), 17.0)),),
     }  # fmt: skip
@@ -95,12 +98,17 @@ def test_what_no_link_can_have_is_bounded_or_left_out() -> None:
 
 def test_what_no_part_can_say_is_bounded_or_left_out() -> None:
     hours = {"tpu-v6e": 1.0, "tpu-v4": -1.0, "gb200": 1e300, "<b>": 1.0, "k" * 64: 1.0, "nan": math.nan}
-    state = pb.PartState(state="s" * 100, message="\x1b[31m" * 10_000, productive_share=math.nan, accelerator_hours=hours)
+    attempts = {"far-0": 2**32 - 1, "n" * 64: 1, "far-1": 0} | {f"u-{number}": 1 for number in range(100)}
+    state = pb.PartState(
+        state="s" * 100, message="\x1b[31m" * 10_000, productive_share=math.nan, accelerator_hours=hours, attempts=attempts
+    )
     report = report_of(pb.Report(parts=[pb.PartReport(part=name, state=state) for name in ("tokyo", "n" * 64)]), received_at=5.0)
     assert list(report.parts) == ["tokyo"]
     read, told_at = report.parts["tokyo"]
     assert (len(read.state), len(read.message), read.productive_share, read.accelerator_hours) == (63, 1024, None, {"tpu-v6e": 1.0})
     assert read.message.isprintable()
+    assert len(read.attempts) == MAX_PART_UNITS
+    assert not read.attempts.keys() & {"far-0", "far-1", "n" * 64}
     assert told_at == 5.0
 
 

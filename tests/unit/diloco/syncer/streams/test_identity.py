@@ -69,9 +69,9 @@ def test_a_part_may_not_tell_more_than_a_report_has_room_for(place: Place) -> No
     with (
         LocalSyncer(place) as syncer,
         place.certificates.channel(syncer.address, place.certificates.part("tokyo")) as channel,
-        pytest.raises(grpc.RpcError, match="4103 bytes are more than 4096") as refused,  # 4,100 and three for the field
+        pytest.raises(grpc.RpcError, match="8203 bytes are more than 8192") as refused,  # 8,200 and three for the field
     ):
-        tell(channel)(PartState(message="m" * 4100), timeout=WAIT_TIMEOUT)
+        tell(channel)(PartState(message="m" * 8200), timeout=WAIT_TIMEOUT)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
