@@ -24,7 +24,7 @@ from diloco_operator.certificates.view import Certificate, CertificateSecret
 from diloco_operator.kube.client import Obj
 from diloco_operator.plan import WAVE_CERTIFICATES, WAVE_CONFIGURATION, WAVE_LEARNERS, Create, Delete, IssueCertificates
 from diloco_operator.reconcile.children.outside import external_hosts
-from diloco_operator.reconcile.children.parts import part_leaves
+from diloco_operator.reconcile.children.parts import attempt_leaf, part_leaves
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.metadata import owned
 from diloco_operator.reconcile.observe.job import Job
@@ -103,9 +103,7 @@ def certificates_to_issue(context: ReconcileContext, learners: Iterable[Create])
     for part in context.spec.parts:
         wanted[names.part_secret_name(job.name, part.name)] = part_leaves(context, part)
     for pool, unit, attempt in sorted(_attempts(context, learners)):
-        own_name = contract.learner_host_name(job.name, job.namespace, unit, attempt)
-        leaf = Leaf(names.learner_secret_key(unit, attempt), contract.learner_identity(job.uid, unit, attempt), (own_name,))
-        wanted.setdefault(names.learner_secret_name(job.name, pool, unit), []).append(leaf)
+        wanted.setdefault(names.learner_secret_name(job.name, pool, unit), []).append(attempt_leaf(job, unit, attempt))
     for name, leaves in wanted.items():
         wave = WAVE_CERTIFICATES if name == syncers else WAVE_LEARNERS
         to_issue, renewals = _issue(context, trust, name, leaves, children.certificates.get(name), wave)

@@ -18,6 +18,7 @@ from diloco_operator.api.spec import Part
 from diloco_operator.certificates.authority import Leaf
 from diloco_operator.certificates.view import Certificate
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.job import Job
 
 ATTEMPTS: Final = 16
 """Attempts of each unit that have certificates: the newest that is known to be used, and those after it. `MAX_PART_UNITS` times as many
@@ -36,11 +37,14 @@ def part_leaves(context: ReconcileContext, part: Part) -> list[Leaf]:
         # A part can use no attempts beyond its certificates, whatever it says.
         used = min(_last_used(context, part, unit), known + ATTEMPTS - 1)
         first = max(known, used, context.last_reported(unit, known))
-        for attempt in range(first, first + ATTEMPTS):
-            host_name = contract.learner_host_name(job.name, job.namespace, unit, attempt)
-            identity = contract.learner_identity(job.uid, unit, attempt)
-            leaves.append(Leaf(names.learner_secret_key(unit, attempt), identity, (host_name,)))
+        leaves += [attempt_leaf(job, unit, attempt) for attempt in range(first, first + ATTEMPTS)]
     return leaves
+
+
+def attempt_leaf(job: Job, unit: str, attempt: int) -> Leaf:
+    """The certificate with which this attempt of a unit joins the job."""
+    host_name = contract.learner_host_name(job.name, job.namespace, unit, attempt)
+    return Leaf(names.learner_secret_key(unit, attempt), contract.learner_identity(job.uid, unit, attempt), (host_name,))
 
 
 def _last_used(context: ReconcileContext, part: Part, unit: str) -> int:
