@@ -121,6 +121,8 @@ class WatchTimeouts:
     """A watch that delivers nothing for this time, not even a bookmark, is resumed: its connection may be dead."""
     short: float = 1.0
     """A watch that ended sooner and delivered nothing counts as failed. Otherwise a broken server would be asked in a tight loop."""
+    refused: float = 30.0
+    """How long the server must refuse objects, or not know their resource, until those that it served before count as gone."""
     backoff: ExponentialBackoff = field(default_factory=lambda: ExponentialBackoff(initial=0.5, ceiling=30.0))
 
     def __post_init__(self) -> None:

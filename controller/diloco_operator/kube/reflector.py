@@ -115,6 +115,8 @@ class Reflector[T]:
         self.failing = ""
         """The error that the server answers to a list, for example that it does not know the resource; "" if it lists. A server that is
         away or too busy does not count. Meanwhile the cache stays as it was."""
+        self._refused_since: float | None = None
+        """Since when the server refuses what an optional reflector asks, on the event loop's clock. None if it does not."""
         self._refused_list = False
         """The server refused the list, and not only the watch, the last time that it refused anything."""
         self._handlers: list[Handler[T]] = []
@@ -193,9 +195,11 @@ class Reflector[T]:
             heard = False
             try:
                 if self._version is None or self._again:
-                    self._again = False
+                    self._again, self._version = False, None  # a list that fails is tried again
                     await self._list()
                     failures = 0
+                    if self._again:
+                        continue
                 heard = await self._watch(self._version_known())
             except Gone as error:
                 log.info("%s: the server has forgotten version %s, listing again: %s", self.what, self._version, error.message)
@@ -206,10 +210,10 @@ class Reflector[T]:
             except (Unavailable, OSError) as error:
                 log.warning("%s: %s", self.what, error)
             except Forbidden as error:
-                self._refuse(error)
+                await self._refuse(error)
             except ApiError as error:
                 if isinstance(error, NotFound) and self._without:
-                    self._refuse(error)
+                    await self._refuse(error)
                 elif error.code == 429:  # the server is too busy: a list would cost it more than a watch
                     log.warning("%s: %s", self.what, error)
                 else:  # the server answered and will not continue from this version
@@ -230,28 +234,28 @@ class Reflector[T]:
         which = f" with {' and '.join(selectors)}" if self._field_selector else ""
         return f"watching {self.resource.plural}{where}{which}"
 
-    def _refuse(self, error: Forbidden | NotFound) -> None:
+    async def _refuse(self, error: Forbidden | NotFound) -> None:
         """Note that the server forbids reading the objects, or does not know the resource. The cache of an optional reflector becomes
-        empty; that of another one stays as it was."""
+        empty, unless the server has only begun to refuse; that of another one stays as it was."""
         self._refused_list = self._version is None
         self._version = None
         if self._without:
-            self._miss(error)
+            now = self._hear()
+            self._refused_since = self._refused_since if self._refused_since is not None else now
+            # A server that has just started may know neither roles nor custom resources. What it served before is there all the same.
+            if not self.synced or self.missing or now - self._refused_since >= self._timeouts.refused:
+                await self._miss(error)
         elif not self.forbidden:
             log.error("%s is forbidden: %s; this is tried again", self.what, error.message)
             self.forbidden = error.message
             self._rights_changed()
         self._answered.set()
 
-    def _miss(self, error: Forbidden | NotFound) -> None:
+    async def _miss(self, error: Forbidden | NotFound) -> None:
         """Note that an optional reflector cannot read the objects."""
         before, unknown = self.missing, isinstance(error, NotFound)
         self.missing = f"the API server has no {self.resource.plural} in {self.resource.api_version}" if unknown else error.message
-        self._hear()
-        for held in self.cache:
-            # Other reflectors fill the same cache from other namespaces: theirs stays.
-            if self._namespace in ("", held.namespace):
-                self._end(held.key, held)
+        await self._end_all_but({})
         for key in list(self._named):
             self._mended(key)
         self._synced.set()
@@ -306,9 +310,7 @@ class Reflector[T]:
                     listed[held.key] = held
             version = page.resource_version
         self._turns.clear()  # the list is newer than every event that waits
-        for old in self.cache:
-            if old.key not in listed and self._namespace in ("", old.namespace):
-                self._end(old.key, old)
+        await self._end_all_but(listed)
         for key in self._named - malformed.keys() - listed.keys():
             self._mended(key)
         for malformed_object in malformed.values():
@@ -316,7 +318,7 @@ class Reflector[T]:
         for held in listed.values():
             await self._turns.pause()
             self._take_in(held)
-        self._version = version
+        self._version, self._refused_since = version, None
         self._fail("")
         was_missing = bool(self.missing)
         self.missing = ""
@@ -328,6 +330,13 @@ class Reflector[T]:
         # If the watch was refused, an allowed list proves nothing: `forbidden` would come and go with each list.
         if self.forbidden and self._refused_list:
             self._allow()
+
+    async def _end_all_but(self, kept: Mapping[ObjectKey, CachedObject[T]]) -> None:
+        # Other reflectors fill the same cache from other namespaces: theirs stays.
+        gone = [held for held in self.cache if held.key not in kept and self._namespace in ("", held.namespace)]
+        for held in gone:
+            await self._turns.pause()
+            self._end(held.key, held)
 
     async def _pages(self, namespace: str, label_selector: str) -> AsyncIterator[ObjList]:
         token = ""

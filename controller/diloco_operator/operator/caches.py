@@ -141,6 +141,7 @@ class Caches:
         )
         # A Secret that came before its job was taken for a foreign one, and nothing else would read its certificates later.
         self._jobs.on_change(self._read_secrets_of_new_job)
+        self._secrets.on_change(self._read_again)
         self._other_pods = tuple(
             Reflector(
                 client,
@@ -445,12 +446,17 @@ class Caches:
         """Read the Secrets of a new job. They may have come before it: from another replica, or while the jobs were not listed yet."""
         if new is None or (old is not None and old.uid == new.uid):
             return
-        if any(
-            not cached.value.read and cached.value.certificates.owner == new.uid
-            for cached in self._secrets.cache.by_index(_BY_JOB, new.key)
-        ):
+        for secret in self._secrets.cache.by_index(_BY_JOB, new.key):
+            self._read_again(None, secret)
+
+    def _read_again(self, _: CachedObject[JobSecret] | None, secret: CachedObject[JobSecret] | None) -> None:
+        """Read a job's own Secret that was projected before its job was known, on an earlier page of a long list for example."""
+        if secret is None or secret.value.read:
+            return
+        job = self.jobs.get(secret.namespace, secret.value.job)
+        if job is not None and job.uid == secret.value.certificates.owner:
             for reflector in self._secrets.reflectors:
-                if reflector.namespace in ("", new.namespace):
+                if reflector.namespace in ("", secret.namespace):
                     reflector.list_again()
 
     def _child(self, resource: Resource, key: JobKey, name: Callable[[str], str]) -> Child | None:

@@ -52,8 +52,8 @@ class Failure:
 
     @property
     def transient(self) -> bool:
-        """Whether the same action may succeed later: the server was away, busy or had a newer state."""
-        return isinstance(self.error, Unavailable | Conflict) or self.error.code in (408, 429) or self.error.code >= 500
+        """Whether the same action may succeed later: the server was away or busy, had a newer state, or did not know this program."""
+        return isinstance(self.error, Unavailable | Conflict) or self.error.code in (401, 408, 429) or self.error.code >= 500
 
     def __str__(self) -> str:
         return f"{self.action}: {self.error.message}"

@@ -200,7 +200,10 @@ class PartCluster:
         if wish is None or namespace is None:
             return
         try:
-            await self._reflectors[namespace].wait_synced()
+            await self._reflectors[namespace].wait_answered()
+            if not self._reflectors[namespace].synced:  # forbidden; other namespaces need the worker
+                self._queue.add_after(key, _LOOK)
+                return
             if wish.part is not None:
                 problem, ended = await self._make(key, namespace, wish), False
             else:

@@ -128,14 +128,12 @@ class OperatorProcess:
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._signals())
             stack.enter_context(self._garbage.short_collections())
-            lease = options.election.timeouts if options.election is not None else None
             client = await stack.enter_async_context(
                 RestClient.connect(
                     options.cluster,
                     on_request=self._metrics.request_done,
                     around_write=self._fence.write,
-                    # A write that was sent in time arrives before another replica can lead, or not at all.
-                    delivery_timeout=lease.delivery if lease is not None else None,
+                    delivery_timeout=self._delivery,
                     on_date=self._clock.note,
                     user_agent=options.user_agent,
                 )
@@ -207,6 +205,11 @@ class OperatorProcess:
             await self._operator.run(lead=self._lead)
             raise RuntimeError("the operator ended without being asked to stop")
 
+    @property
+    def _delivery(self) -> float | None:
+        """Seconds in which a write must arrive: one that was sent in time arrives before another replica can lead, or not at all."""
+        return self._options.election.timeouts.delivery if self._options.election is not None else None
+
     @contextlib.asynccontextmanager
     async def _other_clusters(self) -> AsyncIterator[OtherClusters]:
         """Make a client for each other cluster. One whose kubeconfig cannot be read is left out, and jobs that name it say so."""
@@ -215,7 +218,10 @@ class OperatorProcess:
             for config in self._options.run.clusters:
                 try:
                     there = RestClient.connect(
-                        load_config(config.kubeconfig), around_write=self._fence.write, user_agent=self._options.user_agent
+                        load_config(config.kubeconfig),
+                        around_write=self._fence.write,
+                        delivery_timeout=self._delivery,
+                        user_agent=self._options.user_agent,
                     )
                     clients.append((config, await stack.enter_async_context(there)))
                 except ConfigError as error:

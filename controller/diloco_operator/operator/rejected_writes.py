@@ -41,6 +41,8 @@ class RejectedWrites:
         for key, failure in failed.items():
             if isinstance(failure.error, Unavailable | Conflict) and not isinstance(failure.error, InternalError):
                 continue  # no rejection: the server was not reached, or the plan was made from an old state
+            if failure.error.code == 401:
+                continue  # nor this: the credentials did not count just now, as while a token rotates
             before = known.get(key)
             count = before.count + 1 if before is not None and before.generation == generation else 1
             known[key] = RejectedWrite(failure.error.code, failure.error.message, now, generation, failure.transient, count)

@@ -341,6 +341,19 @@ def test_everything_can_be_listed_and_projected_again_without_waiting_for_the_wa
     assert followed.changes == [("a", None, "Pending"), ("a", "Pending", "Running")]
 
 
+def test_a_list_that_was_asked_for_again_and_failed_is_asked_for_until_it_comes() -> None:
+    api = ScriptedApi(lists=[*pages("a"), AWAY, BUSY, *pages("a", "b", version=30)], watches=[[SILENCE]])
+    asked: list[Followed] = []
+
+    def again(it: Followed) -> bool:
+        if it.reflector.synced and not asked:
+            asked.append(it)
+            it.reflector.list_again()
+        return it.names == ["a", "b"]
+
+    follow(Followed(api), again)
+
+
 def test_what_one_namespace_changes_does_not_hold_up_what_another_one_does() -> None:
     crowd = [added(an_object(f"crowd-{number}", number, phase="Pending")) for number in range(20, 520)]
     mine = an_object("mine", 520, phase="Running")
@@ -371,9 +384,18 @@ def test_optional_resource_that_the_server_does_not_know_is_followed_once_its_de
 
 
 def test_optional_resource_whose_definition_goes_is_empty_and_comes_again() -> None:
-    api = ScriptedApi(lists=[*pages("a", "b"), UNKNOWN, *pages("b", version=30)], watches=[[UNKNOWN]])
-    it = follow(Followed(api, without="no one is told"), lambda it: [said for _, said in it.missing[1:]] == [""])
+    api = ScriptedApi(lists=[*pages("a", "b"), *[UNKNOWN] * 7, *pages("b", version=30)], watches=[[UNKNOWN]])
+    it = follow(Followed(api, without="no one is told"), lambda it: [said for _, said in it.missing[1:]] == [""], within=120)
     assert it.changes[2:] == [("a", "Pending", None), ("b", "Pending", None), ("b", None, "Pending")]
+
+
+@pytest.mark.parametrize("answer", [UNKNOWN, FORBIDDEN])
+def test_what_an_optional_reflector_knows_stays_while_a_server_has_just_started(answer: ApiError) -> None:
+    """It may know neither roles nor custom resources yet."""
+    api = ScriptedApi(lists=[*pages("a"), answer, *pages("a", "b", version=30)], watches=[[answer]])
+    it = follow(Followed(api, without="no one is told"), lambda it: it.names == ["a", "b"])
+    assert it.changes == [("a", None, "Pending"), ("b", None, "Pending")]
+    assert it.missing == []
 
 
 def test_resource_that_is_needed_and_unknown_is_never_taken_for_empty() -> None:

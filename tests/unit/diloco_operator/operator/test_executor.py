@@ -13,6 +13,7 @@ from diloco_operator.api.names import DILOCO_JOBS, EVENTS, FIELD_MANAGER, PODS, 
 from diloco_operator.kube.client import AlreadyExists, ApiError, Conflict, NotFound, Obj, Unavailable
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import READY, ExecutionResult, Executor, RequestLimits
+from diloco_operator.operator.rejected_writes import RejectedWrites, rejected_write_events
 from diloco_operator.plan import Create, Delete, Event, IssueCertificates, Patch, Plan, PodCheck, ReplaceStatus
 
 JOB = Subject("ns", "lm", "uid-lm")
@@ -243,6 +244,15 @@ def test_status_and_deletes_wait_for_every_create() -> None:
     assert run.events == []
     assert not run.result.failures[0].transient
     assert sorted(run.unsent) == ["a", "old"]
+
+
+def test_a_write_whose_credentials_did_not_count_is_not_rejected() -> None:
+    """As while a token rotates: nothing is wrong with the object."""
+    plan, known = Plan(creates=(create("a"), create("b"))), RejectedWrites()
+    result = Run(plan, {("create", "a"): ApiError(401, "Unauthorized", "Unauthorized"), ("create", "b"): rejected()}).result
+    known.note(1, plan, result, 0.0)
+    assert known.by_object.keys() == {("Pod", "b")}
+    assert len(rejected_write_events(result)) == 1
 
 
 def test_a_wave_of_creates_begins_when_those_before_it_are_there() -> None:

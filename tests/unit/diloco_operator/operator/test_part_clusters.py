@@ -16,7 +16,7 @@ from builders.virtual_time import run_virtual
 from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
-from diloco_operator.kube.client import NotFound, Unavailable
+from diloco_operator.kube.client import Forbidden, NotFound, Unavailable
 from diloco_operator.operator.part_clusters import ClusterConfig, OtherClusters, PartCluster, PartClusters
 from diloco_operator.plan import WantedPart
 
@@ -31,6 +31,8 @@ class Link:
     def __init__(self, api: MemoryApi) -> None:
         self._api = api
         self.away = False
+        self.forbidden = ""
+        """A namespace in which jobs cannot be listed."""
         self.muted = False
         """Its watches bring nothing, as on a connection that is half open."""
         self.defect: Exception | None = None
@@ -43,6 +45,8 @@ class Link:
         async def send(*arguments: Any, **options: Any) -> Any:
             if self.away:
                 raise Unavailable(503, "ServiceUnavailable", "no route to tokyo")
+            if name == "list" and self.forbidden and arguments[1] == self.forbidden:
+                raise Forbidden(403, "Forbidden", f"cannot list dilocojobs in {self.forbidden}")
             if self.defect is not None and name == "create":
                 raise self.defect
             if name in ("create", "update", "patch", "delete") and not options.get("dry_run"):
@@ -62,11 +66,11 @@ class Link:
 class Scene:
     """Home with a Secret for the part, and tokyo, which the operator reaches by `link`."""
 
-    def __init__(self, home: MemoryApi, there: MemoryApi) -> None:
+    def __init__(self, home: MemoryApi, there: MemoryApi, tokyo: ClusterConfig = TOKYO) -> None:
         self.home, self.there, self.link = home, there, Link(there)
         self.changed: list[Any] = []
         self.parts = PartClusters(
-            {"tokyo": PartCluster(home, self.link, TOKYO, self.changed.append, now=wall_clock, rng=random.Random(1).random)},
+            {"tokyo": PartCluster(home, self.link, tokyo, self.changed.append, now=wall_clock, rng=random.Random(1).random)},
             {"osaka": "the kubeconfig of osaka cannot be read"},
         )
 
@@ -108,14 +112,14 @@ def a_manifest(units: int, uid: str) -> Obj:
     return {**job.build(), "metadata": {"name": "bytes-lm", "labels": {names.LABEL_HOME: uid}}}
 
 
-def play(scenario: Callable[[Scene], Awaitable[None]]) -> None:
+def play(scenario: Callable[[Scene], Awaitable[None]], tokyo: ClusterConfig = TOKYO) -> None:
     async def run() -> None:
         home, there = await an_api(wall_clock), await an_api(wall_clock)
         await home.create(names.NAMESPACES, {"metadata": {"name": "team"}})
         await there.create(names.NAMESPACES, {"metadata": {"name": "far"}})
         data = {"part.pem": base64.b64encode(b"pem").decode()}
         await home.create(names.SECRETS, {"metadata": {"name": SECRET, "namespace": "team"}, "data": data})
-        async with working(Scene(home, there)) as scene:
+        async with working(Scene(home, there, tokyo)) as scene:
             await scenario(scene)
 
     run_virtual(run())
@@ -378,6 +382,21 @@ def test_a_new_operator_ends_parts_of_jobs_that_were_deleted_while_the_cluster_w
             assert after.parts.views(KEY, "u", [], everywhere=True) == {}
 
     play(scenario)
+
+
+def test_a_namespace_that_must_not_be_read_holds_up_no_parts_of_others() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.link.forbidden = "shut"
+        part = WantedPart("tokyo", SECRET, "1", "{}", a_manifest(1, "u"), may_be_made=True)
+        for number in range(10):
+            scene.parts.want(("shut-out", f"job-{number}"), "u", [part])
+        await asyncio.sleep(5)
+        scene.want()
+        await asyncio.sleep(5)
+        assert await scene.job() is not None
+        assert "cannot list" in scene.parts.views(("shut-out", "job-0"), "u", ["tokyo"])["tokyo"].problem
+
+    play(scenario, ClusterConfig("tokyo", "", {"shut-out": "shut", "team": "far"}))
 
 
 def test_clusters_that_cannot_be_used_are_told_with_the_reason() -> None:
