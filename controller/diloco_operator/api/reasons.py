@@ -415,6 +415,7 @@ class UnitReason(enum.StrEnum):
     PODS_REFUSED = (
         "PodsRefused",
         "Pending: the API server rejected its pods, or a dry run of them (policy, quota, an invalid template).",
+        Follows.QUOTA_LEFT,
     )
     SCHEDULING = "Scheduling", "Starting: its pods exist, and a scheduler has not bound all of them yet."
     WAITING_FOR_NODES = (

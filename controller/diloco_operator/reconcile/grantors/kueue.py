@@ -274,6 +274,8 @@ def _is_needed(context: ReconcileContext, record: UnitStatusRecord | None, group
         return False
     if record.running:
         return _name(group) == _pod_group(context, record)
+    if context.spec_refused:  # a person may take days, and meanwhile nothing starts
+        return any(_may_run(context, pod) for pod in group)
     return any(_may_run(context, pod) for pod in group) or _name(group) == _kept(context, record, pods)
 
 

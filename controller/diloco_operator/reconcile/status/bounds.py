@@ -105,7 +105,7 @@ def _in_share(unit: Mapping[str, Any], share: int) -> dict[str, Any]:
 
 
 def _idle(unit: Mapping[str, Any]) -> bool:
-    """Whether the unit does not run, or not for long. Its failures then decide nothing."""
+    """Whether the unit does not run, or not for long. Its failures then only tell whether a host was to blame."""
     state = unit["state"]
     parked = state == UnitState.PENDING and not unit["slice"] and follows(unit["reason"], Follows.NOT_WANTED)
     return parked or state in (UnitState.FAILED, UnitState.COMPLETED, UnitState.DRAINING)

@@ -17,6 +17,7 @@ from diloco.wording import plural
 from diloco_operator.api.consequences import Follows, Lack
 from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.api.spec import Capacity
+from diloco_operator.api.status import UnitState
 from diloco_operator.fleet.slice_kinds import kinds_for
 from diloco_operator.fleet.slices import Shape, Slice, group_name
 from diloco_operator.kube.timestamps import format_timestamp
@@ -114,6 +115,8 @@ class Delegation(NamedTuple):
     """(pool, unit) of units for which nodes are asked now."""
     withdrawn: Sequence[str] = ()
     """Units that wait for nodes and are not needed any more."""
+    unneeded: Sequence[str] = ()
+    """Units between two attempts for which the job has no room any more, although they keep their quota."""
     deadlines: Sequence[float] = ()
     """When further units may be asked for."""
 
@@ -121,9 +124,9 @@ class Delegation(NamedTuple):
 def delegate(context: ReconcileContext, request: JobRequest, placement: Placement, records: Mapping[str, UnitStatusRecord]) -> Delegation:
     """Decide which units ask for nodes.
 
-    A unit that waits is kept as long as the job has room for it. Nodes are asked first for the pools' minima, then for the job's minimum,
-    and for more once every unit of the minima has its nodes; each time for the pools that are worth most first, among equals in the order
-    of the spec."""
+    A unit that waits, or that keeps its quota between two attempts, is kept as long as the job has room for it. Nodes are asked first for
+    the pools' minima, then for the job's minimum, and for more once every unit of the minima has its nodes; each time for the pools that
+    are worth most first, among equals in the order of the spec."""
     return _Delegator(context, request, placement, records).decide()
 
 
@@ -148,10 +151,11 @@ class _Delegator:
         self._deadlines: list[float] = []
 
     def decide(self) -> Delegation:
+        unneeded = self._return()
         withdrawn = self._keep()
         # Nodes take minutes to come, longer than the last steps take.
         if self._context.finishing:
-            return Delegation((), withdrawn)
+            return Delegation((), withdrawn, unneeded)
         candidates = {pool.name: self._candidates(pool) for pool in self._pools}
         for pool in self._pools:
             self._ask(pool, candidates[pool.name], pool.min - self._settled[pool.name] - self._waits[pool.name])
@@ -160,7 +164,30 @@ class _Delegator:
         minima = all(self._settled[pool.name] >= pool.min for pool in self._pools if self._grantor(pool) is not None)
         if minima and self._total >= self._job.min:
             self._ask_anywhere(candidates, self._job.max)
-        return Delegation(tuple(self._asked), withdrawn, tuple(self._deadlines))
+        return Delegation(tuple(self._asked), withdrawn, unneeded, tuple(self._deadlines))
+
+    def _return(self) -> list[str]:
+        """Ask anew for units that keep their quota between two attempts: before others, which would wait for quota while these hold it.
+        Return those that the job has no room for."""
+        by_name = {pool.name: pool for pool in self._pools}
+        unneeded = []
+        for record in self._records.values():
+            pool = by_name.get(record.pool)
+            if pool is None or not self._keeps_quota(record):
+                continue
+            if self._room(pool) <= 0:
+                unneeded.append(record.name)
+                continue
+            self._waits[record.pool] += 1
+            if record.not_before is not None and self._context.now < record.not_before:
+                self._deadlines.append(record.not_before)
+            elif not self._context.finishing and self._grantor(pool) is not None:
+                self._asked.append((record.pool, record.name))
+        return unneeded
+
+    def _keeps_quota(self, record: UnitStatusRecord) -> bool:
+        between = record.attempt > 0 and not record.running and record.state in (UnitState.BACKING_OFF, UnitState.PENDING)
+        return self._job.places_chosen and between and not follows(record.reason, Follows.QUOTA_LEFT)
 
     def _keep(self) -> list[str]:
         """Count the waiting units that the job has room for, first for the pools' minima, then the oldest. Return the others."""
@@ -208,7 +235,7 @@ class _Delegator:
         candidates = []
         for unit in (*(held.name for held in pool.units), *pool.new):
             record = self._records.get(unit)
-            if unit in self._assigned or (record is not None and record.running):
+            if unit in self._assigned or (record is not None and (record.running or self._keeps_quota(record))):
                 continue
             if record is not None and record.not_before is not None and self._context.now < record.not_before:
                 self._deadlines.append(record.not_before)

@@ -209,7 +209,7 @@ def start_elsewhere(records: Mapping[str, UnitStatusRecord], hosts: JobHosts, bu
     now."""
     units = dict(records)
     for name, record in records.items():
-        if state_of(record) is not State.OUT_OF_RESTARTS:
+        if state_of(record) is not State.OUT_OF_RESTARTS or not record.failures:  # a large status has no room for them
             continue
         node, excused = _worst_host(record, hosts)
         if not excused or len(record.failures) - excused > budget.limit:

@@ -95,17 +95,19 @@ def _together(derived: Derived | None, claims: Iterable[_Claim]) -> Reservations
 
 
 def _attempts(records: Mapping[str, UnitStatusRecord], learners: Mapping[str, Sequence[PodView]]) -> Iterator[tuple[str, str, str]]:
-    """Yield unit, pool and slice of each unit, by its record and by the pods of a newer attempt, which an operator created that died before
-    it wrote status."""
-    for record in records.values():
-        if record.state not in _WITHOUT_SLICE and record.slice:
-            yield record.name, record.pool, record.slice
+    """Yield unit, pool and slice of each unit: by the pods of a newer attempt than its record has, which an operator created that died
+    before it wrote status, else by its record."""
+    newer: dict[str, tuple[str, str, str]] = {}
     for unit, pods in learners.items():
         known = records[unit].attempt if unit in records else 0
         newest = max(pod.attempt for pod in pods)
-        if newest > known:
-            named = [pod for pod in pods if pod.attempt == newest and pod.slice]
-            yield from ((unit, pod.pool, pod.slice) for pod in named[:1])
+        named = next((pod for pod in pods if pod.attempt == newest > known and pod.slice), None)
+        if named is not None:
+            newer[unit] = (unit, named.pool, named.slice)
+    yield from newer.values()
+    for record in records.values():
+        if record.name not in newer and record.state not in _WITHOUT_SLICE and record.slice:
+            yield record.name, record.pool, record.slice
 
 
 def _slice_nodes(units: Iterable[tuple[str, str, str]], derived: Derived | None, fleet: Fleet) -> Iterator[_Claim]:

@@ -218,6 +218,11 @@ def _delegate(
         scaling.records[unit] = transition(
             record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.SCALED_DOWN, why, grantor_said=grantor_said
         )
+    for unit in delegation.unneeded:
+        why, grantor_said = not_needed(scaling.records[unit], departure_words.NODES_NOT_NEEDED)
+        scaling.records[unit] = transition(
+            scaling.records[unit], UnitEvent.NOT_WANTED, context.now, UnitReason.SCALED_DOWN, why, grantor_said=grantor_said
+        )
     for pool, unit in delegation.asked:
         known = scaling.records.get(unit)
         if known is None and not room_on_record(scaling.records):

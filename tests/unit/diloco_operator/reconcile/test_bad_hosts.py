@@ -9,6 +9,7 @@ from builders.jobs import Obj, a_job, template
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
 from builders.pods import is_bound, is_disrupted, is_unschedulable, starts, waits
 from builders.stage import Stage
+from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.report import UnitPhase
 
 
@@ -62,6 +63,17 @@ def test_unit_leaves_a_host_on_which_two_attempts_failed() -> None:
         "avoidances": 1,
         "avoidedUntil": "2026-11-20T12:10:00Z",
     }
+
+
+def test_a_unit_whose_failures_did_not_fit_into_status_stays_given_up_and_others_are_judged() -> None:
+    stage = a_stage(2, 4, limit=0)
+    fails(stage, "v5p-0")
+    assert stage.unit("v5p-0")["state"] == "Failed"
+    stage.job["status"]["units"][0]["failures"] = []
+    [host] = stage.job["status"]["hosts"]
+    host["avoidedUntil"] = format_timestamp(stage.now + 600)
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Failed", "v5p-1": "Training"}
 
 
 @pytest.mark.slow

@@ -43,6 +43,23 @@ def test_failure_is_counted_once_wherever_the_operator_dies(writes: int) -> None
     assert stage.learner_pods() == [f"bytes-lm-v5p-{u}-a{a}-{h}" for u, a in ((0, 1), (1, 1), (1, 2)) for h in (0, 1)]
 
 
+@pytest.mark.parametrize("units", [1, 2])
+def test_slice_of_an_attempt_that_status_does_not_know_is_reserved_before_the_pod_is_bound(units: int) -> None:
+    nodes = [a_tpu_node(f"tpu-{index}") for index in range(units + 1)]
+    stage = Stage(a_job().with_learners(1, units).with_pool(max=units), *nodes).train()
+    lost = stage.unit("v5p-0")["slice"]
+    stage.lose_node(lost)
+    plan = stage.reconcile_only()
+    [successor] = [create.obj for create in plan.creates if create.resource == names.PODS]
+    stage.step(crash_after=len(plan.patches) + len(plan.certificates) + len(plan.creates))
+    assert successor["metadata"]["name"] in stage.pods
+    assert stage.unit("v5p-0")["attempt"] == 1, "the operator died before it wrote status"
+    stage.restart_operator()
+    observed = stage.observed()
+    node = successor["metadata"]["annotations"][names.ANNOTATION_NODE]
+    assert node in reservations(observed.job, observed.pods, observed.fleet).nodes
+
+
 def of_the_earlier_operator(stage: Stage) -> dict[str, dict[str, Any]]:
     """The pods and lists of hosts, by the names that they had before a pool with a dash in its name had marked ones."""
     mark = names.learner_pod_name("bytes-lm", "v2-v5p-0", 1, 0).removeprefix("bytes-lm-").removesuffix("-v2-v5p-0-a1-0")

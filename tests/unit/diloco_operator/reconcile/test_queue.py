@@ -225,6 +225,51 @@ def test_unit_that_crashed_starts_again_with_its_quota_before_units_that_wait() 
 
 
 @pytest.mark.slow
+def test_unit_that_pauses_with_its_quota_comes_back_before_a_unit_of_another_pool_is_asked_for() -> None:
+    job = a_job().with_learners(1, 1).with_restarts(9, initial="10s").with_spec(queueName="team-a")
+    stage = Stage(job.with_pools(gpu_pool(max=1), gpu_pool("other", max=1)), *map(a_gpu_node, NODES))
+    stage.settle()
+    starts(stage.syncer, stage.now)
+    stage.settle()
+    queue = stage.with_quota(1)
+    queue.play()
+    for attempt in (1, 2):
+        trains(queue, ONE, attempt, NODES[0])
+        stage.learner_exits(ONE, attempt, 1)
+        queue.play()
+    assert stage.unit(ONE)["state"] == "BackingOff"
+    stage.advance(20)
+    queue.play()
+    assert {unit["name"]: (unit["state"], unit["attempt"]) for unit in stage.status["units"]} == {ONE: ("Starting", 3)}
+
+
+def test_unit_that_pauses_gives_its_quota_back_when_the_job_has_no_room_for_it_any_more() -> None:
+    queue = a_queued_stage(quota=2)
+    trains(queue, ONE, 1, NODES[0])
+    trains(queue, TWO, 1, NODES[1])
+    stage = queue.stage
+    stage.learner_exits(TWO, 1, 1)
+    queue.play()
+    held = group(stage, TWO, 2)
+    stage.learner_exits(TWO, 2, 1)
+    queue.play()
+    stage.scale(min=1, max=1)
+    queue.play()
+    assert (stage.unit(TWO)["state"], stage.unit(TWO)["reason"]) == ("Pending", "ScaledDown")
+    assert held in released(stage)
+
+
+def test_unit_that_pauses_gives_its_quota_back_while_the_spec_is_refused() -> None:
+    queue = a_training_unit(quota=2)
+    stage = queue.stage
+    stage.learner_exits(ONE, 1, 1)
+    [pool] = stage.job["spec"]["pools"]
+    stage.edit(pools=[pool, {**pool, "name": "other", "accelerator": "no-such-kind"}])
+    queue.play()
+    assert stage.condition("Accepted")["status"] == "False"
+    assert group(stage, ONE, 1) in released(stage)
+
+
 def test_template_that_changed_before_the_next_attempt_asks_anew() -> None:
     queue = a_training_unit(min=1, max=1)
     stage, first = queue.stage, group(queue.stage, ONE, 1)
