@@ -496,6 +496,16 @@ def test_jobs_are_guarded_on_the_syncers_port_by_the_labels_of_their_pods() -> N
     assert [rule.get("to", [{}])[0].get("podSelector") for rule in learner["spec"]["egress"]] == [label[0], label[1], None]
 
 
+def test_where_connections_are_restricted_a_rule_of_the_values_lets_operator_and_learners_reach_a_syncer_elsewhere() -> None:
+    home = [{"to": [{"ipBlock": {"cidr": "203.0.113.7/32"}}], "ports": [{"protocol": "TCP", "port": SYNCER_PORT}]}]
+    reaching = {component: {"extraEgress": home} for component in ("operator", "learner")}
+    for restricted in (True, False):
+        values = {"networkPolicy": {"restrictEgress": restricted, "jobNamespaces": ["training"], **reaching}}
+        policies = {policy["metadata"]["name"]: policy["spec"] for policy in of_kind(render(values), "NetworkPolicy")}
+        for name in (RELEASE, f"{RELEASE}-learner"):
+            assert policies[name].get("egress", [])[-1:] == (home if restricted else []), name
+
+
 def test_by_default_policies_say_who_may_connect_and_leave_connections_of_these_pods_alone() -> None:
     policies = {policy["metadata"]["name"]: policy for policy in of_kind(render(), "NetworkPolicy")}
     assert sorted(policies) == [RELEASE, f"{RELEASE}-learner", f"{RELEASE}-syncer"]
