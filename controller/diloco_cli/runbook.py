@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from diloco_operator.api.names import syncer_pod_name
+from diloco_operator.api.names import LABEL_HOME, syncer_pod_name
 
 URL = "https://github.com/diloco-operator/diloco-operator/blob/main/docs/runbook"
 
@@ -304,7 +304,17 @@ RUNBOOK: Mapping[str, Advice] = {
     ),
     "HomeUnknown": Advice(
         ("The message says what the part lacks of its job at home: its Secret, a file in it, or the same `spec.training`.",),
-        ("At home run `kubectl diloco part JOB --cluster NAME` with the part's `--pool`, and apply the files in the part's cluster.",),
+        (
+            (
+                "A part by hand: at home run `kubectl diloco part JOB --cluster NAME` with the part's `--pool`, and apply the files in the "
+                "part's cluster."
+            ),
+            (
+                f"A part that the operator at home made has the label `{LABEL_HOME}`. That operator writes it again within 5 minutes; "
+                "where the message says so, delete the Secret first. If nothing changes, see `status.parts` of the job at home, and that "
+                "operator's log."
+            ),
+        ),
     ),
     "NameTaken": Advice(
         ("The message names the object.",),

@@ -23,11 +23,16 @@ def home_problem(context: ReconcileContext) -> str | None:
     if at is None:
         return None
     if secret is None:
-        return home_words.no_secret(at.secret_name, context.observed.job.name)
+        return home_words.no_secret(at.secret_name, context.observed.job.name, made=_is_made(context))
     if secret.home is None:
-        return home_words.unusable(secret.name, secret.problem)
+        return home_words.unusable(secret.name, secret.problem, made=_is_made(context))
     differences = list(_differences(context, secret.home))
-    return home_words.other_training(differences) if differences else None
+    return home_words.other_training(differences, made=_is_made(context)) if differences else None
+
+
+def _is_made(context: ReconcileContext) -> bool:
+    """Whether the operator at home has made this part, not a user."""
+    return names.LABEL_HOME in context.observed.job.labels
 
 
 def first_report_awaited(context: ReconcileContext) -> str | None:
@@ -68,6 +73,7 @@ def certificate_missing(context: ReconcileContext, record: UnitStatusRecord) -> 
     home, attempt = (secret.home if secret is not None else None), context.next_attempt(record)
     if secret is None or home is None or attempt in home.signed.get(record.name, ()):
         return None
-    text = home_words.no_certificate(secret.name, record.name, attempt, home.part, context.observed.job.name)
+    name = context.observed.job.name
+    text = home_words.no_certificate(secret.name, record.name, attempt, home.part, name, made=_is_made(context))
     # A new Secret reconciles the job at once.
     return Rejection((names.SECRETS.kind, secret.name), text, context.now + context.observed.config.resync_interval)

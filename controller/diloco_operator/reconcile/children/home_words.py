@@ -1,4 +1,7 @@
-"""What a part lacks of its job at home, in words. Pure."""
+"""What a part lacks of its job at home, in words. Pure.
+
+`made`: the operator at home has made the part. Then it writes it again, and `kubectl diloco part` refuses to.
+"""
 
 from __future__ import annotations
 
@@ -12,32 +15,45 @@ _NAMED = 4
 """Fields that a message names."""
 
 
-def no_secret(secret: str, job: str) -> str:
+_BY_HAND = "Apply what kubectl diloco part writes in the cluster of the job's syncer"
+
+
+def _again(what: str) -> str:
     return (
-        f"Secret {secret} does not exist here, or lacks the label {names.LABEL_JOB}={job}. Apply what kubectl diloco part writes in the "
-        "cluster of the job's syncer"
+        f"the operator at home made this part and writes {what} again within 5 minutes. If it does not, see status.parts of the job at "
+        "home, and that operator's log"
     )
 
 
-def unusable(secret: str, problem: str) -> str:
-    return f"Secret {secret} cannot be used: {problem}. Apply what kubectl diloco part writes in the cluster of the job's syncer"
+def no_secret(secret: str, job: str, *, made: bool) -> str:
+    lacking = f"Secret {secret} does not exist here, or lacks the label {names.LABEL_JOB}={job}"
+    return f"{lacking}. If it exists, delete it: {_again('it')}" if made else f"{lacking}. {_BY_HAND}"
 
 
-def other_training(differences: Sequence[tuple[str, str, str]]) -> str:
+def unusable(secret: str, problem: str, *, made: bool) -> str:
+    # The operator at home compares versions, not contents: it does not see that a Secret was changed here.
+    return f"Secret {secret} cannot be used: {problem}. {f'Delete it: {_again("it")}' if made else _BY_HAND}"
+
+
+def other_training(differences: Sequence[tuple[str, str, str]], *, made: bool) -> str:
     """`differences`: field, value here, value at home."""
     named = "; ".join(f"{path} is {here} here and {there} at home" for path, here, there in differences[:_NAMED])
     more = f"; {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
-    return f"{named}{more}. Make them equal: kubectl diloco part writes manifest and Secret with the values of home"
+    how = _again("spec.training") if made else "kubectl diloco part writes manifest and Secret with the values of home"
+    return f"{named}{more}. They must be equal: {how}"
 
 
 def value(of_field: Any) -> str:
     return "not set" if of_field is None else json.dumps(of_field)
 
 
-def no_certificate(secret: str, unit: str, attempt: int, part: str, job: str) -> str:
+def no_certificate(secret: str, unit: str, attempt: int, part: str, job: str, *, made: bool) -> str:
+    lacking = f"Secret {secret} has no certificate for attempt {attempt} of {unit}"
+    if made:
+        return f"{lacking}: {_again('the Secret')}"
     return (
-        f"Secret {secret} has no certificate for attempt {attempt} of {unit}. If spec.parts at home gives part {part} this unit, apply "
-        f"what kubectl diloco part writes there again; else lower learners.max of its pool in job {job}"
+        f"{lacking}. If spec.parts at home gives part {part} this unit, apply what kubectl diloco part writes there again; else lower "
+        f"learners.max of its pool in job {job}"
     )
 
 

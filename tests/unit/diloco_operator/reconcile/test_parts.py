@@ -15,6 +15,7 @@ from builders.nodes import a_tpu_node
 from builders.reports import a_report
 from builders.stage import Stage
 from diloco import contract
+from diloco_operator.api import names
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.certificates.view import project_certificates
 from diloco_operator.kube.timestamps import format_timestamp
@@ -418,6 +419,26 @@ def test_a_secret_that_lacks_a_file_is_told_by_that_file(key: str, message: str)
     assert message in part.condition("Training")["message"]
 
 
+@pytest.mark.parametrize("lacking", ["the Secret", "a file of it", "home's training", "a certificate"])
+def test_a_part_that_the_operator_at_home_made_is_not_told_to_run_a_command_that_refuses_it(lacking: str) -> None:
+    part = a_part(units=2) if lacking == "a certificate" else a_part()
+    part.job["metadata"]["labels"] = {names.LABEL_HOME: "job-uid-1"}
+    assert part.part_secret is not None
+    if lacking == "the Secret":
+        part.part_secret = None
+    elif lacking == "a file of it":
+        part.part_secret = without(part.part_secret, "ca.crt")
+    elif lacking == "home's training":
+        part.job["spec"]["training"]["syncInterval"] = 96
+    else:
+        part.part_secret = without(part.part_secret, "far-1-a1.pem")
+    part.settle()
+    said = part.unit("far-1")["message"] if lacking == "a certificate" else part.condition("Training")["message"]
+    assert "the operator at home made this part and writes" in said
+    assert "see status.parts of the job at home, and that operator's log" in said
+    assert "kubectl diloco part" not in said
+
+
 @pytest.mark.parametrize("field", ["name", "namespace", "uid"])
 def test_a_job_file_that_names_no_job_is_refused(field: str) -> None:
     """These become names of hosts and files."""
@@ -450,7 +471,7 @@ def test_another_training_than_homes_is_refused_with_both_values() -> None:
     part = a_part(a_home(syncInterval=48, fragments=24), syncInterval=24, fragments=24)
     part.settle()
     assert part.learner_pods() == []
-    assert part.condition("Training")["message"].startswith("spec.training.syncInterval is 24 here and 48 at home. Make them equal:")
+    assert part.condition("Training")["message"].startswith("spec.training.syncInterval is 24 here and 48 at home. They must be equal:")
 
 
 def test_units_that_run_go_on_when_the_secret_goes() -> None:
