@@ -65,7 +65,9 @@ def version() -> None:
 
 @main.command(short_help="Run the operator until SIGTERM.")
 @click.option(
-    "--kubeconfig", type=click.Path(path_type=Path), help="Kubeconfig file.  [default: $KUBECONFIG, else the pod's ServiceAccount]"
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    help="Kubeconfig file.  [default: $KUBECONFIG, else the pod's ServiceAccount, else ~/.kube/config]",
 )
 @click.option("--context", "kube_context", default="", help="Context of the kubeconfig.  [default: the current one]")
 @click.option("--watch-namespace", "namespaces", multiple=True, help="Watch jobs of this namespace only. May be repeated.  [default: all]")
