@@ -39,7 +39,7 @@ def export_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
     return click.option(
         "-o", "--output", type=click.Path(path_type=Path), default=Path(DEFAULT_NAME), show_default=True, metavar="FILE",
-        help="The file to write; a regular file that exists is replaced. Of a folder: model.safetensors in it.",
+        help="The file to write; a regular file that exists is replaced. In a folder it is model.safetensors.",
     )(command)  # fmt: skip
 
 

@@ -42,11 +42,13 @@ EXIT_UNFIT = 1
 @click.option(
     "--fleet", metavar="FILE", help="Plan on these nodes: a file with Kubernetes Node manifests. Default: the nodes of a cluster."
 )
-@click.option("--without", multiple=True, metavar="POOL", help="And if this node pool, pool of a job or accelerator is gone. Repeatable.")
 @click.option(
-    "--add", multiple=True, metavar="POOL=COUNTxTOPOLOGY", help="And with this many more slices, or hosts (POOL=COUNT). Repeatable."
+    "--without", multiple=True, metavar="POOL", help="Also plan for the loss of this node pool, pool of a job or accelerator. Repeatable."
 )
-@click.option("--drain", multiple=True, metavar="NODE", help="And if this node is drained. Repeatable.")
+@click.option(
+    "--add", multiple=True, metavar="POOL=COUNTxTOPOLOGY", help="Also plan for this many more slices, or hosts (POOL=COUNT). Repeatable."
+)
+@click.option("--drain", multiple=True, metavar="NODE", help="Also plan for this node drained. Repeatable.")
 @click.option(
     "--syncer",
     type=Parameters(),

@@ -35,7 +35,7 @@ from diloco_cli.pool_option import of_slices, slices_of
 )  # fmt: skip
 @click.option("--name", default="my-training", show_default=True, metavar="NAME", help="Name of the job.")
 @click.option("--image", default="", metavar="IMAGE", help="Image of the learners. Default: a place to fill in.")
-@click.option("--fleet", metavar="FILE", help="The hardware is that of a file with Kubernetes Node manifests. Default: of the cluster.")
+@click.option("--fleet", metavar="FILE", help="Take the hardware from a file with Kubernetes Node manifests. Default: from the cluster.")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @target_options
 def init(target: Target, output: Path, name: str, image: str, fleet: str | None, force: bool) -> None:

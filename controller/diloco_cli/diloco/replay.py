@@ -29,7 +29,7 @@ EXIT_DIFFERS = 3
 )  # fmt: skip
 @click.option(
     "--orders", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
-    help="Take them this many times: as they stand on the tape, and then in other orders of the fragments.",
+    help="Take the merges this many times: as they stand on the tape, and then in other orders of the fragments.",
 )  # fmt: skip
 def replay(path: Path, snapshot: Path | None, orders: int) -> None:
     """Take the merges of the tape in PATH again, from a snapshot, and compare the parameters after each with what the syncer had. PATH is

@@ -78,17 +78,17 @@ class _Command(click.Command):
     help="Learner units on this kind of hardware: h100=2, v5p=1x2x2x2 with a topology, h100=2x4 on 4 GPUs each, cpu=2. Words behind it: "
     "hosts=N of a unit, spot (or reserved, on-demand, flex-start, scavenged), autoscaler, min=N, spares=N, name=NAME. May be repeated.",
 )  # fmt: skip
-@click.option("--spot", is_flag=True, help="Spot hardware, for each --pool that does not say how it is held.")
+@click.option("--spot", is_flag=True, help="Use spot hardware for each --pool that does not say how it is held.")
 @click.option("--queue", default="", metavar="NAME", help="LocalQueue of Kueue that gives each unit its quota.")
 @click.option("--image", metavar="IMAGE", help="Image with Python, diloco and the script's packages. Needed for a cluster.")
 @click.option("--in-image", is_flag=True, help="SCRIPT is a path in the image, which has it already.")
 @click.option("--name", metavar="NAME", help="Name of the job. Default: the script's.")
-@click.option("--steps", type=click.IntRange(min=1), default=1000, show_default=True, metavar="N", help="Outer steps.")
+@click.option("--steps", type=click.IntRange(min=1), default=1000, show_default=True, metavar="N", help="Outer steps of the job.")
 @click.option("--min", "least", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Learner units that it needs.")
-@click.option("--sync-interval", type=click.IntRange(min=1), metavar="N", help="spec.training.syncInterval.")
 @click.option(
-    "--fragments", type=click.IntRange(min=1), metavar="N", help="spec.training.fragments: at most one for each tensor of the model."
+    "--sync-interval", type=click.IntRange(min=1), metavar="N", help="Local steps between two syncs of one fragment: syncInterval."
 )
+@click.option("--fragments", type=click.IntRange(min=1), metavar="N", help="Fragments of the model, at most one for each tensor.")
 @click.option("--processes", type=click.IntRange(min=1), metavar="N", help="Processes of a host with GPUs. Default: one for each GPU.")
 @click.option("--cpu", type=Quantity(), metavar="QUANTITY", help="CPU that each pod requests.")
 @click.option("--memory", type=Quantity(), metavar="QUANTITY", help="Memory that each pod requests.")

@@ -78,14 +78,17 @@ class Variable(click.ParamType[tuple[str, str]]):
 )  # fmt: skip
 @click.option(
     "--bandwidth", type=ForPlace(Rate()), multiple=True, metavar="[CLUSTER=]RATE",
-    help="Of the link from each other cluster to the syncers, each direction, such as tokyo=100Mbit/s.  [default: no limit]",
+    help="Bandwidth of the link from each other cluster to the syncers, each direction, such as tokyo=100Mbit/s.  [default: no limit]",
 )  # fmt: skip
 @click.option(
-    "--syncer-bandwidth", type=Rate(), default=math.inf, help="Of the syncers' link, which all other clusters share.  [default: no limit]"
+    "--syncer-bandwidth",
+    type=Rate(),
+    default=math.inf,
+    help="Bandwidth of the syncers' link, which all other clusters share.  [default: no limit]",
 )
 @click.option(
     "--latency", type=ForPlace(Duration()), multiple=True, metavar="[CLUSTER=]DURATION",
-    help="From each other cluster to the syncers, one way, such as tokyo=40ms.  [default: 0s]",
+    help="One-way latency of the link from each other cluster to the syncers, such as tokyo=40ms.  [default: 0s]",
 )  # fmt: skip
 @click.option(
     "--state-dir", type=click.Path(file_okay=False, path_type=Path), default=Path(".diloco"), show_default=True,
@@ -101,7 +104,7 @@ class Variable(click.ParamType[tuple[str, str]]):
 )  # fmt: skip
 @click.option(
     "--priority", type=click.Choice([priority.value for priority in Priority]), default=Priority.LOW.value, show_default=True,
-    help="Of the programs when processors are short: low leaves most to the rest of this machine, normal takes an equal share.",
+    help="Priority of the programs when processors are short: low leaves most to the rest of this machine, normal takes an equal share.",
 )  # fmt: skip
 @click.option("--timeout", type=Duration(above_zero=True), metavar="DURATION", help="Drain and fail if the jobs take longer, such as 10m.")
 @click.option(
@@ -110,7 +113,9 @@ class Variable(click.ParamType[tuple[str, str]]):
 @click.option(
     "--dashboard", is_flag=True, help="Serve pages of the jobs to a browser on this machine while they run; the address is shown."
 )
-@click.option("-o", "--output", type=click.Choice(["live", "plain", "json"]), help="Default: live on a terminal, else plain.")
+@click.option(
+    "-o", "--output", type=click.Choice(["live", "plain", "json"]), help="Form of the output. Default: live on a terminal, else plain."
+)
 def up(
     files: tuple[str, ...], fleet: str | None, clusters: tuple[str, ...], bandwidth: tuple[tuple[str, float], ...],
     syncer_bandwidth: float, latency: tuple[tuple[str, float], ...], state_dir: Path, faults: tuple[Fault, ...],

@@ -28,9 +28,14 @@ from diloco_cli.kubectl.join_files import PRIVATE, PUBLIC, awaited, decoded, syn
 @click.argument("job")
 @click.argument("learner")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Where to. Default: ./JOB-LEARNER."
+    "-o", "--output", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Folder to write. Default: ./JOB-LEARNER."
 )
-@click.option("--address", default="", metavar="HOST[:PORT]", help="Where this learner finds the syncer, if not where the job says.")
+@click.option(
+    "--address",
+    default="",
+    metavar="HOST[:PORT]",
+    help="Address at which this learner finds the syncer. Default: the one that the job says.",
+)
 @timeout_option
 @target_options
 def join_bundle(target: Target, job: str, learner: str, output: Path | None, address: str, timeout: float) -> None:

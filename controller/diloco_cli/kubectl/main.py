@@ -147,7 +147,7 @@ def units(target: Target, job: str, output: str) -> None:
     "-p",
     "--previous",
     is_flag=True,
-    help="Print the log of the failed attempt before the newest; of the syncer, of its run before its last restart in the same pod.",
+    help="Print the log of the failed attempt before the newest. For the syncer: of the run before its last restart in the same pod.",
 )
 @click.option(
     "--host",

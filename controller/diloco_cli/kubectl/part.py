@@ -38,11 +38,24 @@ _SECRET, _MANIFEST = "certificates.yaml", "job.yaml"
 @click.argument("job")
 @click.option("--cluster", required=True, metavar="NAME", help="Name of the other cluster: the part's name in spec.parts.")
 @click.option(
-    "--pool", "pools", multiple=True, metavar="KIND=UNITS", help="A pool of the part, as for diloco submit. Without: only the Secret."
+    "--pool",
+    "pools",
+    multiple=True,
+    metavar="KIND=UNITS",
+    help="A pool of the part, as for diloco submit. Without it only the Secret is written.",
 )
-@click.option("--template", default="", metavar="POOL", help="Pool of the job with the pod template. Default: one of the same hardware.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Where to. Default: ./JOB-NAME.")
-@click.option("--address", default="", metavar="HOST[:PORT]", help="Where the other cluster finds the syncer, if not where the job says.")
+@click.option(
+    "--template", default="", metavar="POOL", help="Pool of the job whose pod template to take. Default: one of the same hardware."
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Folder to write. Default: ./JOB-NAME."
+)
+@click.option(
+    "--address",
+    default="",
+    metavar="HOST[:PORT]",
+    help="Address at which the other cluster finds the syncer. Default: the one that the job says.",
+)
 @timeout_option
 @target_options
 def part(

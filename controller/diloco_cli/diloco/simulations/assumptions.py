@@ -97,23 +97,38 @@ _OPTIONS: Final = (
         show_default=True,
         help="Failures of one accelerator in a year. Llama 3 reported one in 5.8 years.",
     ),
-    click.option("--step", type=Duration(above_zero=True), default="5s", show_default=True, help="Of a unit on a node of speed 1."),
-    click.option("--start", type=Duration(), default="60s", show_default=True, help="From the slice to the program: pod, image, start."),
-    click.option("--compile", "compilation", type=Duration(), default="60s", show_default=True, help="From the program to its first step."),
-    click.option("--detect", type=Duration(), default="10s", show_default=True, help="From a failure to the next attempt."),
-    click.option("--repair", type=Duration(), default="20m", show_default=True, help="Until a slice is back, in the mean."),
+    click.option(
+        "--step", type=Duration(above_zero=True), default="5s", show_default=True, help="Time of one step of a unit on a node of speed 1."
+    ),
+    click.option(
+        "--start", type=Duration(), default="60s", show_default=True, help="Time from the slice to the running program: pod, image, start."
+    ),
+    click.option(
+        "--compile",
+        "compilation",
+        type=Duration(),
+        default="60s",
+        show_default=True,
+        help="Time from the running program to its first step.",
+    ),
+    click.option("--detect", type=Duration(), default="10s", show_default=True, help="Time from a failure to the next attempt."),
+    click.option("--repair", type=Duration(), default="20m", show_default=True, help="Mean time until a failed slice is back."),
     click.option(
         "--reclaims",
         type=Finite(min=0.0),
         default=0.0,
         show_default=True,
-        help="Of one spot slice or host in a day.",
+        help="Times in a day that the cloud takes one spot slice or host away.",
     ),
-    click.option("--notice", type=Duration(), default="30s", show_default=True, help="From the cloud's word until a spot slice is gone."),
-    click.option("--away", type=Duration(), default="30m", show_default=True, help="Until reclaimed spot capacity is back, in the mean."),
+    click.option(
+        "--notice", type=Duration(), default="30s", show_default=True, help="Time between the cloud's notice and the loss of a spot slice."
+    ),
+    click.option("--away", type=Duration(), default="30m", show_default=True, help="Mean time until reclaimed spot capacity is back."),
     click.option("--reclaim-all", is_flag=True, help="All spot capacity goes and comes back at once."),
-    click.option("--slowdowns", type=Finite(min=0.0), default=0.0, show_default=True, help="Of one slice or host in a day."),
-    click.option("--slow-factor", type=Finite(min=1.0), default=2.0, show_default=True, help="By what steps are longer meanwhile."),
+    click.option("--slowdowns", type=Finite(min=0.0), default=0.0, show_default=True, help="Slowdowns of one slice or host in a day."),
+    click.option(
+        "--slow-factor", type=Finite(min=1.0), default=2.0, show_default=True, help="Factor by which steps take longer during a slowdown."
+    ),
     click.option("--slow-time", type=Duration(), default="10m", show_default=True, help="How long a slowdown takes."),
     click.option(
         "--join",
@@ -123,23 +138,27 @@ _OPTIONS: Final = (
         metavar="NODES=TIME",
         help="Nodes that come only after that time, by name or pattern, such as h100-*=2h. May be given several times.",
     ),
-    click.option("--parameters", type=Parameters(), default=0, help="Of the model, such as 7B: bytes and bandwidths need it."),
+    click.option("--parameters", type=Parameters(), default=0, help="Parameters of the model, such as 7B: bytes and bandwidths need them."),
     click.option(
         "--bandwidth",
         type=ForPlace(Rate()),
         multiple=True,
         metavar="[PLACE=]RATE",
-        help="Of each unit's link, each direction, such as 5Gbit/s, or us-east1=1Gbit/s in that region or zone.  [default: no limit]",
+        help="Bandwidth of each unit's link, each direction, such as 5Gbit/s, or us-east1=1Gbit/s in that region or zone.  "
+        "[default: no limit]",
     ),
     click.option(
-        "--syncer-bandwidth", type=Rate(), default=math.inf, help="Of the syncer's link, which all units share.  [default: no limit]"
+        "--syncer-bandwidth",
+        type=Rate(),
+        default=math.inf,
+        help="Bandwidth of the syncer's link, which all units share.  [default: no limit]",
     ),
     click.option(
         "--latency",
         type=ForPlace(Duration()),
         multiple=True,
         metavar="[PLACE=]DURATION",
-        help="From each unit to the syncer, one way, such as 5ms, or us-east1=40ms from that region or zone.  [default: 0s]",
+        help="One-way latency between each unit and the syncer, such as 5ms, or us-east1=40ms for that region or zone.  [default: 0s]",
     ),
     click.option(
         "--loss",
