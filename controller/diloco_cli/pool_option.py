@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from diloco_local.preview.nodes import Addition, new_nodes
 from diloco_operator.accelerators import CATALOGUE, CPU, Accelerator, Family
@@ -25,7 +26,8 @@ _ADDED = "added-"
 """Prefix of the names of nodes that a preview adds."""
 _CAPACITIES = {re.sub(r"(?<=.)(?=[A-Z])", "-", each.value).lower(): each for each in Capacity}
 """Capacities by their words in the option: spot, flex-start."""
-_NUMBERS = ("hosts", "min", "spares")
+_NUMBERS = {"hosts": 1, "min": 0, "spares": 0, "chips": 1}
+"""Words with a number, and its least value."""
 _AUTOSCALER = "autoscaler"
 _NAME = re.compile(rf"[a-z]([-a-z0-9]{{0,{MAX_POOL_NAME - 2}}}[a-z0-9])?", re.ASCII)
 _POOL = re.compile(r"(?P<kind>[a-z0-9][-a-z0-9]*)=(?P<units>[1-9][0-9]{0,3})(x(?P<size>[0-9]+(x[0-9]+)*))?", re.ASCII)
@@ -46,8 +48,8 @@ class PoolRequest:
     """Topology of TPUs, or ""."""
     per_host: int = 0
     """Accelerators of a host. 0 for cpu, and for all that a host of the kind has."""
-    hosts: int = 1
-    """Hosts of a unit. 1 for TPUs, whose topology determines them."""
+    hosts: int | None = None
+    """Hosts of a unit. None for TPUs, whose topology determines them, and if nothing is said of them, which means one."""
     least: int = 0
     """learners.min."""
     spares: int = 0
@@ -56,10 +58,13 @@ class PoolRequest:
     autoscaler: bool = False
     """An autoscaler brings nodes for units for which no slice is free."""
 
-    @property
-    def gpus(self) -> int:
-        """Accelerators of a host that have a process each. 0 for TPUs and cpu."""
-        return (self.per_host or self.kind.host_sizes[-1]) if self.kind.family is Family.HOST else 0
+    def processes(self, wanted: int | None = None) -> Obj:
+        """The field `processesPerHost`: `wanted`, by default one for each GPU of a host. Empty for one, which is the API's default, and for
+        TPUs and cpu."""
+        if self.kind.family is not Family.HOST:
+            return {}
+        count = wanted or self.per_host or self.kind.host_sizes[-1]
+        return {"processesPerHost": count} if count > 1 else {}
 
     def held_as(self, capacity: Capacity) -> PoolRequest:
         """The same pool, with this capacity if it names none."""
@@ -75,7 +80,7 @@ class PoolRequest:
                 pool["chipsPerHost"] = self.per_host
         elif self.per_host:
             pool["acceleratorsPerHost"] = self.per_host
-        if self.hosts > 1:
+        if self.hosts is not None:
             pool["hosts"] = self.hosts
         if self.capacity:
             pool["capacity"] = self.capacity.value
@@ -93,12 +98,20 @@ def slices_of(nodes: Iterable[NodeView]) -> Counter[SliceKind]:
     return Counter({kind: count // slice_hosts(kind) for kind, count in hosts.items() if count >= slice_hosts(kind)})
 
 
-def read_pool(text: str, cluster_slices: Mapping[SliceKind, int] | None, default_name: Callable[[str], str] | None = None) -> PoolRequest:
+def read_pool(
+    text: str,
+    slices: Collection[SliceKind] | None,
+    default_name: Callable[[str], str] | None = None,
+    *,
+    owner: str = "the cluster",
+) -> PoolRequest:
     """Read `KIND=UNITS`, `KIND=UNITSxTOPOLOGY` for TPUs, or `KIND=UNITSxDEVICES` for hosts with fewer accelerators than the largest, and
     the words behind it: `h100=2,hosts=4,spot`. Raises BadPool.
 
-    `cluster_slices` decide what the text leaves open. If None, the catalogue's first entry decides. `default_name` makes the name of a
-    pool that the text does not name, from the kind in the text.
+    Args:
+        slices: decide what the text leaves open. If None, the catalogue's first entry decides
+        default_name: makes the name of a pool that the text does not name, from the kind in the text
+        owner: who has these slices, for messages
     """
     beginning, *words = text.split(",")
     parts = _POOL.fullmatch(beginning)
@@ -107,14 +120,27 @@ def read_pool(text: str, cluster_slices: Mapping[SliceKind, int] | None, default
             f"--pool {text}: write KIND=UNITS, such as h100=2, or for TPUs KIND=UNITSxTOPOLOGY, such as v5p=1x2x2x2; words come behind it, "
             "as in h100=2,hosts=4,spot"
         )
-    kind = _kind(text, parts["kind"], cluster_slices)
+    there = None if slices is None else _Slices(owner, slices)
+    kind = _kind(text, parts["kind"], there)
     size, units = parts["size"] or "", int(parts["units"])
+    values, numbers = _words(text, kind, words)
     topology, per_host = "", 0
     if kind.family is Family.TPU:
-        topology, per_host = _slice(text, parts["kind"], kind, size, cluster_slices)
+        topology, per_host = _slice(text, parts["kind"], kind, size, numbers.get("chips", 0), there)
     elif size:
         per_host = _devices(text, parts["kind"], kind, size, units)
-    return _with_words(text, PoolRequest((default_name or pool_name)(parts["kind"]), kind, units, topology, per_host), words)
+    return PoolRequest(
+        name=values.get("name") or (default_name or pool_name)(parts["kind"]), kind=kind, units=units, topology=topology,
+        per_host=per_host, hosts=numbers.get("hosts"), least=numbers.get("min", 0), spares=numbers.get("spares", 0),
+        capacity=_CAPACITIES[values["capacity"]] if "capacity" in values else None, autoscaler=_AUTOSCALER in values,
+    )  # fmt: skip
+
+
+class _Slices(NamedTuple):
+    """Slices that decide what a text leaves open, and who has them."""
+
+    owner: str
+    kinds: Collection[SliceKind]
 
 
 def _devices(text: str, word: str, kind: Accelerator, size: str, units: int) -> int:
@@ -125,7 +151,8 @@ def _devices(text: str, word: str, kind: Accelerator, size: str, units: int) -> 
     raise BadPool(f"--pool {text}: {what}; write {word}={units}")
 
 
-def _with_words(text: str, pool: PoolRequest, words: Iterable[str]) -> PoolRequest:
+def _words(text: str, kind: Accelerator, words: Iterable[str]) -> tuple[dict[str, str], dict[str, int]]:
+    """The fields that the words set, and the values of those that are numbers."""
     values: dict[str, str] = {}
     for word in words:
         field, value = _word(text, word)
@@ -134,18 +161,16 @@ def _with_words(text: str, pool: PoolRequest, words: Iterable[str]) -> PoolReque
             raise BadPool(f"--pool {text}: {what}; leave one out")
         values[field] = value
     numbers = {field: _number(text, field, values[field]) for field in _NUMBERS if field in values}
-    if "hosts" in numbers and pool.kind.family is Family.TPU:
+    if "hosts" in numbers and kind.family is Family.TPU:
         raise BadPool(
             f"--pool {text}: the hosts of a TPU slice follow from its topology; leave hosts out, and write another topology for more: "
-            f"{pool.kind.topology_rule}"
+            f"{kind.topology_rule}"
         )
+    if "chips" in numbers and kind.family is not Family.TPU:
+        raise BadPool(f"--pool {text}: chips are those of a TPU's host, and {kind.name} is no TPU; leave chips out")
     if "name" in values and not _NAME.fullmatch(values["name"]):
         raise BadPool(f"--pool {text}: name must be of at most {MAX_POOL_NAME} characters of a-z, 0-9 and -, and begin with a letter")
-    return replace(
-        pool, name=values.get("name", pool.name), hosts=numbers.get("hosts", 1), least=numbers.get("min", 0),
-        spares=numbers.get("spares", 0), capacity=_CAPACITIES[values["capacity"]] if "capacity" in values else None,
-        autoscaler=_AUTOSCALER in values,
-    )  # fmt: skip
+    return values, numbers
 
 
 def _word(text: str, word: str) -> tuple[str, str]:
@@ -158,13 +183,13 @@ def _word(text: str, word: str) -> tuple[str, str]:
     if word == _AUTOSCALER:
         return word, word
     raise BadPool(
-        f"--pool {text}: {word!r} says nothing of a pool; write hosts=N, min=N, spares=N, name=NAME, {_AUTOSCALER}, or one of "
+        f"--pool {text}: {word!r} says nothing of a pool; write {'=N, '.join(_NUMBERS)}=N, name=NAME, {_AUTOSCALER}, or one of "
         f"{', '.join(_CAPACITIES)}"
     )
 
 
 def _number(text: str, field: str, value: str) -> int:
-    least = 1 if field == "hosts" else 0
+    least = _NUMBERS[field]
     # int() alone would take "1_0", " 3" and digits of other scripts.
     if not re.fullmatch(r"[0-9]{1,4}", value, re.ASCII) or int(value) < least:
         raise BadPool(f"--pool {text}: {field}={value} is no number from {least}; write {field}={max(least, 1)}, for example")
@@ -187,7 +212,7 @@ def simulated_nodes(pools: Iterable[PoolRequest], capacity: Mapping[str, str]) -
     """Nodes for all units and spares, and one for the syncer. `capacity` is what each node has besides accelerators."""
     nodes: list[Obj] = [_node("syncer", {}, [], capacity)]
     for pool in pools:
-        slices = (pool.units + pool.spares) * pool.hosts
+        slices = (pool.units + pool.spares) * (pool.hosts or 1)
         for node in new_nodes(Addition(pool.kind, slices, pool.topology, pool.per_host, pool.name), (), ()):
             name, node_pool = (str(text).removeprefix(_ADDED) for text in (node["metadata"]["name"], node["metadata"]["labels"][NODE_POOL]))
             labels = {**node["metadata"]["labels"], NODE_HOSTNAME: name, NODE_POOL: node_pool, **_held_as(pool.capacity)}
@@ -236,24 +261,24 @@ def _distinct(names: list[str]) -> list[str]:
     return distinct
 
 
-def _kind(text: str, word: str, cluster_slices: Mapping[SliceKind, int] | None) -> Accelerator:
+def _kind(text: str, word: str, there: _Slices | None) -> Accelerator:
     if word in CATALOGUE:
         return CATALOGUE[word]
     kinds = [kind for kind in CATALOGUE.values() if word in kind.name.split("-")]
     if not kinds:
         raise BadPool(f"--pool {text}: {word} is no kind of accelerator; the kinds are {', '.join(CATALOGUE)}")
-    if len(kinds) == 1 or cluster_slices is None:
+    if len(kinds) == 1 or there is None:
         return kinds[0]
-    present = {slice_kind.accelerator for slice_kind in cluster_slices}
+    present = {slice_kind.accelerator for slice_kind in there.kinds}
     chosen = [kind for kind in kinds if kind.name in present]
     if len(chosen) != 1:
-        why = "the cluster has nodes of several of them" if chosen else "the cluster has nodes of none of them"
+        why = f"{there.owner} has {'several' if chosen else 'none'} of them"
         raise BadPool(f"--pool {text}: {word} may be {' or '.join(kind.name for kind in kinds)}, and {why}; write one of these")
     return chosen[0]
 
 
-def _slice(text: str, word: str, kind: Accelerator, size: str, cluster_slices: Mapping[SliceKind, int] | None) -> tuple[str, int]:
-    """Topology and chips per host of a TPU slice."""
+def _slice(text: str, word: str, kind: Accelerator, size: str, chips: int, there: _Slices | None) -> tuple[str, int]:
+    """Topology and chips per host of a TPU slice. `chips`: of a host, as the text says, or 0."""
     if size and size not in kind.host_options:
         raise BadPool(
             f"--pool {text}: {kind.name} has no topology {size}; it has {kind.topology_rule}. The first number is that of the units: "
@@ -262,21 +287,32 @@ def _slice(text: str, word: str, kind: Accelerator, size: str, cluster_slices: M
     present = sorted(
         {
             (option.topology, option.chips_per_host)
-            for option in cluster_slices or ()
+            for option in (there.kinds if there is not None else ())
             if option.accelerator == kind.name and option.chips_per_host
         }
     )
-    fitting = [option for option in present if not size or option[0] == size]
+    fitting = [option for option in present if size in ("", option[0]) and chips in (0, option[1])]
     if len(fitting) == 1:
         return fitting[0]
-    topologies = {topology for topology, _ in fitting}
-    # No default if there is a cluster: a pool with the wrong size of hosts would wait for slices that it never gets.
-    if size and cluster_slices is not None and len(kind.host_options[size]) > 1:
-        sizes = " or ".join(map(str, kind.host_options[size]))
+    topologies = {topology for topology, _ in fitting or present}
+    # No default where slices are known: a pool with others would wait for some that it never gets.
+    if not size and there is not None and len(topologies) != 1:
+        has = f"has slices of {' and '.join(sorted(topologies))}" if topologies else f"has no slices of {kind.name}"
+        raise BadPool(
+            f"--pool {text}: {kind.name} comes in slices, and {there.owner} {has}; write the topology, such as "
+            f"{word}=1x{kind.topologies[0]}"
+        )
+    # The first of the catalogue whose hosts may have so many chips.
+    first = next((each for each in kind.topologies if chips in (0, *kind.host_options[each])), kind.topologies[0])
+    topology = size or next(iter(topologies), first)
+    options = kind.host_options[topology]
+    sizes = " or ".join(map(str, options))
+    if chips and chips not in options:
+        raise BadPool(f"--pool {text}: hosts of a slice of {topology} have {sizes} chips, not {chips}; write chips={options[0]}")
+    if not chips and there is not None and len(options) > 1:
         has = "both" if fitting else "none of these"
-        raise BadPool(f"--pool {text}: hosts of such a slice have {sizes} chips, and the cluster has {has}; write chipsPerHost into a job")
-    if not size and cluster_slices is not None and len(topologies) != 1:
-        has = f"the cluster has slices of {' and '.join(sorted(topologies))}" if topologies else f"the cluster has no slices of {kind.name}"
-        raise BadPool(f"--pool {text}: {kind.name} comes in slices, and {has}; write the topology, such as {word}=1x{kind.topologies[0]}")
-    topology = size or next(iter(topologies), kind.topologies[0])
-    return topology, kind.host_options[topology][0]
+        raise BadPool(
+            f"--pool {text}: hosts of a slice of {topology} have {sizes} chips, and {there.owner} has {has}; write which behind it, such "
+            f"as chips={options[0]}"
+        )
+    return topology, chips or options[0]

@@ -63,8 +63,7 @@ def _pool(pool: PoolRequest, image: str) -> list[str]:
     fields = pool.fields()
     lines = [f"  - name: {pool.name}", f"    accelerator: {pool.kind.name:<17} # the cluster has {has}{_of(pool)}"]
     lines += [f"    {key}: {fields[key]}" for key in ("topology", "chipsPerHost", "acceleratorsPerHost") if key in fields]
-    if pool.gpus > 1:
-        lines.append(f"    processesPerHost: {pool.gpus:<10} # one process for each accelerator")
+    lines += [f"    {field}: {count:<10} # one process for each accelerator" for field, count in pool.processes().items()]
     lines += [
         f"    learners: {{max: {pool.units}}}",
         "    template:                  # a pod, as in a Deployment; the operator adds devices, tolerations and the choice of nodes",

@@ -184,8 +184,7 @@ def _pool(pool: PoolRequest, wanted: Submission) -> Obj:
     spec: Obj = {"containers": [container]}
     if isinstance(wanted.script, Script):
         spec["volumes"] = [{"name": _VOLUME, "configMap": {"name": _config_map_name(wanted.name, wanted.script)}}]
-    processes = (wanted.processes or pool.gpus) if pool.gpus else 0
-    return {**pool.fields(), **({"processesPerHost": processes} if processes > 1 else {}), "template": {"spec": spec}}
+    return {**pool.fields(), **pool.processes(wanted.processes), "template": {"spec": spec}}
 
 
 def _requests(pool: PoolRequest, wanted: Submission) -> dict[str, str]:

@@ -76,7 +76,8 @@ class _Command(click.Command):
 @click.option(
     "--pool", "pools", multiple=True, metavar="KIND=UNITS[xSIZE][,WORD…]",
     help="Learner units on this kind of hardware: h100=2, v5p=1x2x2x2 with a topology, h100=2x4 on 4 GPUs each, cpu=2. Words behind it: "
-    "hosts=N of a unit, spot (or reserved, on-demand, flex-start, scavenged), autoscaler, min=N, spares=N, name=NAME. May be repeated.",
+    "hosts=N of a unit, chips=N of a TPU's host, spot (or reserved, on-demand, flex-start, scavenged), autoscaler, min=N, spares=N, "
+    "name=NAME. May be repeated.",
 )  # fmt: skip
 @click.option("--spot", is_flag=True, help="Use spot hardware for each --pool that does not say how it is held.")
 @click.option("--queue", default="", metavar="NAME", help="LocalQueue of Kueue that gives each unit its quota.")

@@ -64,6 +64,9 @@ def test_what_the_text_says_alone_needs_no_cluster(text: str, fields: Obj) -> No
         ("l4=1,spares=-1", r"spares=-1 is no number from 0; write spares=1"),
         ("v5p=1x2x2x2,hosts=2", r"the hosts of a TPU slice follow from its topology; leave hosts out, .*: 2x2x1, 2x2x2, "),
         ("l4=1,name=A_pool", r"name must be of at most 15 characters of a-z, 0-9 and -, and begin with a letter"),
+        ("l4=1,chips=4", r"chips are those of a TPU's host, and nvidia-l4 is no TPU; leave chips out"),
+        ("v6e=1x2x4,chips=5", r"hosts of a slice of 2x4 have .* chips, not 5; write chips="),
+        ("v6e=1x2x4,chips=0", r"chips=0 is no number from 1"),
         ("cpu=1x2", r"cpu has no accelerators to count; write cpu=1"),
     ],
 )
@@ -74,7 +77,7 @@ def test_what_cannot_be_is_refused_with_what_to_write(text: str, message: str) -
 
 def test_the_nodes_decide_which_of_several_kinds_is_meant() -> None:
     assert read_pool("h100=1", there(a_gpu_node("a"))).kind.name == "nvidia-h100-80gb"
-    with pytest.raises(BadPool, match=r"h100 may be nvidia-h100-80gb or .*, and the cluster has nodes of none of them; write one"):
+    with pytest.raises(BadPool, match=r"h100 may be nvidia-h100-80gb or .*, and the cluster has none of them; write one"):
         read_pool("h100=1", {})
     assert read_pool("h100=1", None).kind.name == "nvidia-h100-80gb", "without a cluster the first row of the catalogue"
 
@@ -92,8 +95,14 @@ def test_where_a_topology_leaves_a_choice_of_hosts_the_nodes_decide() -> None:
     four, eight = SliceKind("tpu-v6e", "2x4", 4), SliceKind("tpu-v6e", "2x4", 8)
     assert read_pool("v6e=1x2x4", {eight: 1}).fields()["chipsPerHost"] == 8
     for cluster in ({}, {four: 1, eight: 1}):
-        with pytest.raises(BadPool, match=r"hosts of such a slice have . or . chips"):
+        with pytest.raises(BadPool, match=r"hosts of a slice of 2x4 have . or . chips, .*; write which behind it, such as chips="):
             read_pool("v6e=1x2x4", cluster)
+        assert read_pool("v6e=1x2x4,chips=4", cluster).fields()["chipsPerHost"] == 4
+        assert read_pool("v6e=1x2x4,chips=8", cluster).fields()["chipsPerHost"] == 8
+    with pytest.raises(BadPool, match=r"hosts of a slice of 2x4 have .* chips, and the cluster has both"):
+        read_pool("v6e=1", {four, eight})
+    assert read_pool("v6e=1,chips=8", {four, eight}).per_host == 8
+    assert read_pool("v6e=1,chips=8", None).per_host == 8, "the first topology with such hosts"
 
 
 @pytest.mark.parametrize("capacity", list(Capacity))
