@@ -306,8 +306,8 @@ RUNBOOK: Mapping[str, Advice] = {
         ("The message says what the part lacks of its job at home: its Secret, a file in it, or the same `spec.training`.",),
         (
             (
-                "A part by hand: at home run `kubectl diloco part JOB --cluster NAME` with the part's `--pool`, and apply the files in the "
-                "part's cluster."
+                "A part by hand: at home run `kubectl diloco part JOB --cluster NAME` with the part's `--pool`, and in the part's cluster "
+                "`kubectl apply --server-side -f FOLDER`."
             ),
             (
                 f"A part that the operator at home made has the label `{LABEL_HOME}`. That operator writes it again within 5 minutes; "

@@ -54,8 +54,8 @@ async def two_clusters(home_plane: ControlPlane, tmp_path: Path) -> AsyncIterato
             await home.job("quad", is_true("Training"))
             folder = tmp_path / "quad-tokyo"
             said = await home.kubectl("diloco", "part", "quad", "--cluster", "tokyo", "--pool", "v5p=2x2x2x1,name=far", "-o", str(folder))
-            assert f"in the cluster tokyo: kubectl apply -f {folder}" in said
-            await tokyo.kubectl("apply", "-f", str(folder))
+            assert f"in the cluster tokyo: kubectl apply --server-side -f {folder}" in said
+            await tokyo.kubectl("apply", "--server-side", "-f", str(folder))
             await home.job("quad", parts_contribute(2))
             yield Clusters(home, tokyo, link, folder)
 
@@ -148,7 +148,7 @@ async def test_a_part_that_was_lost_with_its_status_goes_on_from_the_attempts_th
     async with two_clusters(jobs_plane, tmp_path) as clusters:
         home, tokyo = clusters.home, clusters.tokyo
         await tokyo.kubectl("delete", "dlj", "quad", "--cascade=foreground")
-        await tokyo.kubectl("apply", "-f", str(clusters.folder))
+        await tokyo.kubectl("apply", "--server-side", "-f", str(clusters.folder))
         for unit in ("far-0", "far-1"):
             found = await tokyo.job("quad", trains_as(unit, 2))
             assert next(each for each in found["status"]["units"] if each["name"] == unit)["failures"] == []

@@ -6,6 +6,7 @@ See docs/decisions/0284-parts-in-other-clusters.md.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,7 +63,7 @@ def part(
     target: Target, job: str, cluster: str, pools: tuple[str, ...], template: str, output: Path | None, address: str, timeout: float
 ) -> None:
     """Write what the cluster NAME needs to run a part of JOB: a DiLoCoJob whose syncer is here, and a Secret with its certificates. There
-    `kubectl apply -f FOLDER` starts it. With --pool the part is added to spec.parts of JOB, or gets these pools.
+    `kubectl apply --server-side -f FOLDER` starts it. With --pool the part is added to spec.parts of JOB, or gets these pools.
 
     The Secret holds private keys, for the next attempts of each unit. Run the command again, without --pool, before they are used up or
     their certificates end, and apply the Secret.
@@ -84,7 +85,7 @@ def part(
             files[_MANIFEST] = (yaml_text([manifest_of(home, _training(secret), wanted, at, template)]).encode(), PUBLIC)
         await asyncio.to_thread(write_files, folder, files)
         click.echo(f"{folder}: part {cluster} of {job}; its certificates are good until {format_timestamp(good_until)}")
-        click.echo(f"in the cluster {cluster}: kubectl apply -f {folder}")
+        click.echo(f"in the cluster {cluster}: kubectl apply --server-side -f {folder}")
 
     on_cluster(target, work)
 
@@ -137,8 +138,10 @@ async def read_secret(client: Client, namespace: str, name: str, cluster: str, *
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": names.home_secret_name(name), "labels": {names.LABEL_JOB: name}},
-        "data": dict(contents(at_home, "data")),
-        "stringData": {contract.JOB_FILE_KEY: config["data"][contract.JOB_FILE_KEY]},
+        "data": {
+            **contents(at_home, "data"),
+            contract.JOB_FILE_KEY: base64.b64encode(config["data"][contract.JOB_FILE_KEY].encode()).decode(),
+        },
     }
     return secret, certificate.expires
 
@@ -152,7 +155,7 @@ async def _address_of(client: Client, namespace: str, home: Obj, given: str, sec
 
 
 def _training(secret: Obj) -> Obj:
-    training: Obj = json.loads(secret["stringData"][contract.JOB_FILE_KEY])["training"]
+    training: Obj = json.loads(decoded(secret, contract.JOB_FILE_KEY))["training"]
     return training
 
 

@@ -18,8 +18,10 @@ from diloco_cli.pool_option import PoolRequest, read_pool
 from diloco_cli.yaml_text import yaml_text
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
+from diloco_operator.api.rules import MAX_PART_UNITS, MAX_POOL_NAME
 from diloco_operator.certificates.authority import Leaf
 from diloco_operator.certificates.issuing import Issuer
+from diloco_operator.reconcile.children.parts import ATTEMPTS
 from diloco_operator.reconcile.observe.part_secret import project_part_secret
 
 NOW = 1_795_208_460.0
@@ -52,9 +54,8 @@ def pools_of(*texts: str) -> list[PoolRequest]:
 
 def stored(secret: Obj) -> Obj:
     """The Secret as an API server stores it."""
-    text: dict[str, str] = secret["stringData"]
-    data = {**secret["data"], **{key: base64.b64encode(value.encode()).decode() for key, value in text.items()}}
-    return {"metadata": {**secret["metadata"], "namespace": "far"}, "data": data}
+    assert "stringData" not in secret, "a server-side apply would not own what comes of it"
+    return {"metadata": {**secret["metadata"], "namespace": "far"}, "data": secret["data"]}
 
 
 @on_a_cluster
@@ -68,6 +69,17 @@ async def test_the_secret_is_what_an_operator_of_a_part_can_use(cluster: FakeClu
     assert found.home is not None, found.problem
     assert (found.home.part, found.home.job.name, found.home.job.training.sync_interval) == ("tokyo", "bytes-lm", 24)
     assert found.home.signed == {"tokyo-0": {1}, "tokyo-1": {1}}
+
+
+def test_the_secret_of_the_largest_part_is_one_that_an_api_server_takes() -> None:
+    """A Secret has at most 1 MiB. The annotation of a client-side apply has 256 KiB, so the files need a server-side one."""
+    uid, name = "0f8fad5b-d9cb-469f-a165-70867728950e", "p" * MAX_POOL_NAME
+    issuer = Issuer(lambda: NOW, 3600.0)
+    authority = issuer.authority(uid)
+    one = Leaf(f"{name}-31-a1000.pem", contract.learner_identity(uid, f"{name}-31", 1000), (f"{name}-31-1000.learner.{'n' * 63}.svc",))
+    [pem] = issuer.sign_all(authority, (one,)).values()
+    attempts = MAX_PART_UNITS * ATTEMPTS
+    assert attempts * (len(pem) + len(one.key)) + 2 * len(pem) + len(authority.root.pem) + len(JOB_FILE) < 2**20
 
 
 @on_a_cluster

@@ -15,7 +15,7 @@ _NAMED = 4
 """Fields that a message names."""
 
 
-_BY_HAND = "Apply what kubectl diloco part writes in the cluster of the job's syncer"
+_BY_HAND = "Apply here, with kubectl apply --server-side, what kubectl diloco part writes in the cluster of the job's syncer"
 
 
 def _again(what: str) -> str:
