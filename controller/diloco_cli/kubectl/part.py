@@ -10,25 +10,23 @@ import base64
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 from diloco import contract
 from diloco_operator.api import names
 from diloco_operator.api.job import load
-from diloco_operator.api.rules import MAX_POOL_NAME
 from diloco_operator.api.spec import Part, Spec
 from diloco_operator.certificates.view import certificate_of
 from diloco_operator.kube.client import ApiError, Client, Obj
 from diloco_operator.kube.fields import contents
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.kube.timestamps import format_timestamp
-from diloco_operator.reconcile.children.part_manifest import part_manifest
 
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
 from diloco_cli.jobs import find_job, reference
 from diloco_cli.kubectl.join_files import PRIVATE, PUBLIC, awaited, decoded, syncer_address, timeout_option, write_files
-from diloco_cli.pool_option import BadPool, PoolRequest, pool_name, read_pool
+from diloco_cli.kubectl.part_file import manifest_of, read_pools
+from diloco_cli.pool_option import PoolRequest
 from diloco_cli.yaml_text import yaml_text
 
 _SECRET, _MANIFEST = "certificates.yaml", "job.yaml"
@@ -63,38 +61,46 @@ def part(
     target: Target, job: str, cluster: str, pools: tuple[str, ...], template: str, output: Path | None, address: str, timeout: float
 ) -> None:
     """Write what the cluster NAME needs to run a part of JOB: a DiLoCoJob whose syncer is here, and a Secret with its certificates. There
-    `kubectl apply --server-side -f FOLDER` starts it. With --pool the part is added to spec.parts of JOB, or gets these pools.
+    `kubectl apply --server-side -f FOLDER` starts it. With --pool the part is added to spec.parts of JOB, or gets these pools. What they
+    leave open, such as a TPU's topology, the pools of JOB decide.
 
     The Secret holds private keys, for the next attempts of each unit. Run the command again, without --pool, before they are used up or
     their certificates end, and apply the Secret.
     """
     folder = output or Path(f"{job}-{cluster}")
-    try:
-        wanted = [read_pool(text, None, lambda kind: _pool_name(kind, cluster, alone=len(pools) == 1)) for text in pools]
-    except BadPool as error:
-        raise CommandError(str(error)) from error
 
     async def work(client: RestClient, namespace: str) -> None:
-        if wanted:
-            await declare_part(client, namespace, job, cluster, wanted)
-        secret, good_until = await read_secret(client, namespace, job, cluster, seconds=timeout)
-        files = {_SECRET: (yaml_text([secret]).encode(), PRIVATE)}
-        if wanted:
-            home = await find_job(client, namespace, job)
-            at = {"address": await _address_of(client, namespace, home, address, timeout), "secretName": secret["metadata"]["name"]}
-            files[_MANIFEST] = (yaml_text([manifest_of(home, _training(secret), wanted, at, template)]).encode(), PUBLIC)
-        await asyncio.to_thread(write_files, folder, files)
-        click.echo(f"{folder}: part {cluster} of {job}; its certificates are good until {format_timestamp(good_until)}")
-        click.echo(f"in the cluster {cluster}: kubectl apply --server-side -f {folder}")
+        await write_part(client, namespace, job, cluster, pools, template=template, folder=folder, address=address, seconds=timeout)
 
     on_cluster(target, work)
 
 
-def _pool_name(kind: str, cluster: str, *, alone: bool) -> str:
-    """A name that no pool of another cluster has: `tokyo`, or `tokyo-v6e` if the part has several pools."""
-    own = pool_name(kind)
-    name = cluster if alone else f"{cluster[: max(1, MAX_POOL_NAME - 1 - len(own))].rstrip('-')}-{own}"
-    return name[:MAX_POOL_NAME].rstrip("-")
+async def write_part(
+    client: Client,
+    namespace: str,
+    job: str,
+    cluster: str,
+    pools: Sequence[str],
+    *,
+    template: str,
+    folder: Path,
+    address: str,
+    seconds: float,
+) -> None:
+    """Write the part's Secret, and with `pools` (the values of --pool) also its manifest, after the job at home has the part. Raises
+    `CommandError`."""
+    home = await find_job(client, namespace, job)
+    wanted = read_pools(pools, home, cluster)
+    if wanted:
+        await declare_part(client, namespace, job, cluster, wanted)
+    secret, good_until = await read_secret(client, namespace, job, cluster, seconds=seconds)
+    files = {_SECRET: (yaml_text([secret]).encode(), PRIVATE)}
+    if wanted:
+        at = {"address": await _address_of(client, namespace, home, address, seconds), "secretName": secret["metadata"]["name"]}
+        files[_MANIFEST] = (yaml_text([manifest_of(home, _training(secret), wanted, at, template)]).encode(), PUBLIC)
+    await asyncio.to_thread(write_files, folder, files)
+    click.echo(f"{folder}: part {cluster} of {job}; its certificates are good until {format_timestamp(good_until)}")
+    click.echo(f"in the cluster {cluster}: kubectl apply --server-side -f {folder}")
 
 
 async def declare_part(client: Client, namespace: str, name: str, cluster: str, pools: Sequence[PoolRequest]) -> None:
@@ -157,21 +163,3 @@ async def _address_of(client: Client, namespace: str, home: Obj, given: str, sec
 def _training(secret: Obj) -> Obj:
     training: Obj = json.loads(decoded(secret, contract.JOB_FILE_KEY))["training"]
     return training
-
-
-def manifest_of(home: Obj, training: Obj, pools: Sequence[PoolRequest], at: Obj, template: str) -> Obj:
-    """The part's DiLoCoJob. `training`: as the job file of home says it. `template`: the pool of home with the pod template, "": one of the
-    same hardware, else the first. Raises `CommandError`."""
-    spec = home["spec"]
-    entries = [{**pool.fields(), "template": _template(spec["pools"], pool, template)} for pool in pools]
-    return part_manifest(home["metadata"]["name"], spec, entries, training, at)
-
-
-def _template(of_home: Sequence[Obj], pool: PoolRequest, named: str) -> Any:
-    if named:
-        chosen = [each for each in of_home if each["name"] == named]
-        if not chosen:
-            raise CommandError(f"the job has no pool {named}; its pools are {', '.join(each['name'] for each in of_home)}")
-    else:
-        chosen = [each for each in of_home if each["accelerator"] == pool.kind.name] or list(of_home)
-    return chosen[0]["template"]

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import yaml
 from builders.cluster_scenes import on_a_cluster
+from builders.documents import ROOT
 from builders.fake_cluster import FakeCluster
-from builders.jobs import Obj, a_job
+from builders.jobs import Obj, a_job, gpu_pool, tpu_pool
 from diloco import contract
 from diloco_cli.cluster import CommandError
-from diloco_cli.kubectl.part import declare_part, manifest_of, read_secret
+from diloco_cli.kubectl.part import declare_part, read_secret
+from diloco_cli.kubectl.part_file import manifest_of, read_pools
 from diloco_cli.pool_option import PoolRequest, read_pool
 from diloco_cli.yaml_text import yaml_text
 from diloco_operator.api import names
@@ -138,3 +140,81 @@ def test_the_template_is_of_a_pool_of_the_same_hardware_or_of_the_named_one() ->
     assert images == ["cuda", "registry.example/train:1"]
     with pytest.raises(CommandError, match="the job has no pool b200; its pools are v5p, h100"):
         manifest_of(home, TRAINING, [pool], AT, "b200")
+
+
+# --- pools by the options and the job at home ---------------------------------------------------------------------------
+def a_home(*pools: Obj) -> Obj:
+    return a_job().with_pools(*pools).build()
+
+
+def entries(home: Obj, *texts: str, template: str = "") -> list[Obj]:
+    """The pools of the part that --pool gives, without what is the same in all of them."""
+    made = manifest_of(home, TRAINING, read_pools(texts, home, "tokyo"), AT, template)["spec"]["pools"]
+    return [{key: value for key, value in pool.items() if key not in ("name", "learners", "template")} for pool in made]
+
+
+def test_a_pool_of_the_same_hardware_runs_its_program_as_home_does() -> None:
+    [llama] = yaml.safe_load_all((ROOT / "examples" / "llama.yaml").read_text())
+    assert entries(llama, "h100=2") == [{"accelerator": "nvidia-h100-80gb", "hosts": 1, "processesPerHost": 8}]
+    of_program: Obj = {"acceleratorsPerHost": 4, "processesPerHost": 2, "hosts": 3, "sharedMemory": "8Gi", "locality": "Block"}
+    of_cluster: Obj = {"capacity": "Spot", "spares": 1, "provisioning": {"mode": "Autoscaler"}, "cluster": "osaka"}
+    home = a_home(tpu_pool(), gpu_pool(**of_program, **of_cluster), gpu_pool("b"))
+    assert entries(home, "h100=2") == [{"accelerator": "nvidia-h100-80gb", **of_program}]
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("h100=2x4", {"acceleratorsPerHost": 4, "processesPerHost": 2, "hosts": 3}),
+        ("h100=2x8", {"acceleratorsPerHost": 8, "processesPerHost": 8, "hosts": 3}),
+        ("h100=2,hosts=1", {"acceleratorsPerHost": 4, "processesPerHost": 2, "hosts": 1}),
+        ("h100=2,spot", {"acceleratorsPerHost": 4, "processesPerHost": 2, "hosts": 3, "capacity": "Spot"}),
+    ],
+)
+def test_what_the_option_says_wins_and_other_numbers_of_accelerators_have_a_process_each(text: str, fields: Obj) -> None:
+    home = a_home(gpu_pool(acceleratorsPerHost=4, processesPerHost=2, hosts=3))
+    assert entries(home, text) == [{"accelerator": "nvidia-h100-80gb", **fields}]
+
+
+def test_one_process_for_all_accelerators_of_a_host_at_home_is_one_in_the_part() -> None:
+    assert entries(a_home(gpu_pool()), "h100=2") == [{"accelerator": "nvidia-h100-80gb"}]
+
+
+def test_hardware_that_home_does_not_have_gets_a_process_for_each_gpu() -> None:
+    home = a_home(tpu_pool())
+    assert entries(home, "b200=2", "l4=1x1") == [
+        {"accelerator": "nvidia-b200", "processesPerHost": 8},
+        {"accelerator": "nvidia-l4", "acceleratorsPerHost": 1},
+    ]
+    assert entries(home, "v6e=1x2x2") == [{"accelerator": "tpu-v6e", "topology": "2x2"}]
+
+
+def test_a_named_template_of_the_same_hardware_has_the_processes_too() -> None:
+    home = a_home(gpu_pool("a", processesPerHost=8), gpu_pool("b", processesPerHost=4), tpu_pool("c"))
+    processes = [entries(home, "h100=1", template=named)[0]["processesPerHost"] for named in ("", "b", "c")]
+    assert processes == [8, 4, 8]
+
+
+def test_what_the_option_leaves_open_the_pools_of_home_decide() -> None:
+    mega = gpu_pool("mega", accelerator="nvidia-h100-mega-80gb", processesPerHost=8)
+    v6e = tpu_pool("v6e", accelerator="tpu-v6e", topology="2x4", chipsPerHost=8)
+    found = entries(a_home(mega, v6e), "h100=2", "v6e=2")
+    assert found == [
+        {"accelerator": "nvidia-h100-mega-80gb", "processesPerHost": 8},
+        {"accelerator": "tpu-v6e", "topology": "2x4", "chipsPerHost": 8},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("h100=2", r"h100 may be .*, and the job has none of them; write one of these"),
+        ("v6e=2", r"tpu-v6e comes in slices, and the job has no slices of tpu-v6e; write the topology, such as v6e=1x"),
+        ("v5p=2", r"the job has slices of 2x2x1 and 2x2x2; write the topology"),
+        ("v6e=2x2x4", r"have . or . chips, and the job has none of these; write which behind it, such as chips=4"),
+    ],
+)
+def test_what_the_pools_of_home_do_not_decide_is_refused_with_what_to_write(text: str, message: str) -> None:
+    home = a_home(tpu_pool(), tpu_pool("b", topology="2x2x1"))
+    with pytest.raises(CommandError, match=message):
+        read_pools([text], home, "tokyo")
