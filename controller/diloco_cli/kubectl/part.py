@@ -25,12 +25,15 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
 from diloco_cli.jobs import find_job, reference
 from diloco_cli.kubectl.join_files import PRIVATE, PUBLIC, awaited, decoded, syncer_address, timeout_option, write_files
-from diloco_cli.kubectl.part_file import manifest_of, read_pools
+from diloco_cli.kubectl.part_file import check_part, manifest_of, read_pools, updated
+from diloco_cli.manifests import ManifestError, load_manifests
 from diloco_cli.pool_option import PoolRequest
 from diloco_cli.yaml_text import yaml_text
 
 _SECRET, _MANIFEST = "certificates.yaml", "job.yaml"
 """Their names are in the order in which kubectl applies them: a job without its Secret would say that it lacks it."""
+_BY_HOME = "spec.training, spec.syncer.at, the list of pools and each learners.max"
+"""What `part_file.updated` changes, in words."""
 
 
 @click.command(short_help="Write the part of a job that another cluster runs.")
@@ -62,7 +65,7 @@ def part(
 ) -> None:
     """Write what the cluster NAME needs to run a part of JOB: a DiLoCoJob whose syncer is here, and a Secret with its certificates. There
     `kubectl apply --server-side -f FOLDER` starts it. With --pool the part is added to spec.parts of JOB, or gets these pools. What they
-    leave open, such as a TPU's topology, the pools of JOB decide.
+    leave open, such as a TPU's topology, the pools of JOB decide. Of a job.yaml that is there, only what JOB decides changes.
 
     The Secret holds private keys, for the next attempts of each unit. Run the command again, without --pool, before they are used up or
     their certificates end, and apply the Secret.
@@ -91,15 +94,24 @@ async def write_part(
     `CommandError`."""
     home = await find_job(client, namespace, job)
     wanted = read_pools(pools, home, cluster)
+    before = await asyncio.to_thread(_read_manifest, folder / _MANIFEST, job, wanted) if wanted else None
     if wanted:
         await declare_part(client, namespace, job, cluster, wanted)
     secret, good_until = await read_secret(client, namespace, job, cluster, seconds=seconds)
-    files = {_SECRET: (yaml_text([secret]).encode(), PRIVATE)}
+    files, kept = {_SECRET: (yaml_text([secret]).encode(), PRIVATE)}, ""
     if wanted:
         at = {"address": await _address_of(client, namespace, home, address, seconds), "secretName": secret["metadata"]["name"]}
-        files[_MANIFEST] = (yaml_text([manifest_of(home, _training(secret), wanted, at, template)]).encode(), PUBLIC)
+        fresh = manifest_of(home, _training(secret), wanted, at, template)
+        manifest = fresh if before is None else updated(before, fresh)
+        if manifest != before:
+            files[_MANIFEST] = (yaml_text([manifest]).encode(), PUBLIC)
+        if before is not None:
+            now = "nothing that home decides has changed" if manifest == before else f"only {_BY_HOME} are now as home has them"
+            kept = f"{folder / _MANIFEST} was kept: {now}"
     await asyncio.to_thread(write_files, folder, files)
     click.echo(f"{folder}: part {cluster} of {job}; its certificates are good until {format_timestamp(good_until)}")
+    if kept:
+        click.echo(kept)
     click.echo(f"in the cluster {cluster}: kubectl apply --server-side -f {folder}")
 
 
@@ -163,3 +175,18 @@ async def _address_of(client: Client, namespace: str, home: Obj, given: str, sec
 def _training(secret: Obj) -> Obj:
     training: Obj = json.loads(decoded(secret, contract.JOB_FILE_KEY))["training"]
     return training
+
+
+def _read_manifest(path: Path, job: str, pools: Sequence[PoolRequest]) -> Obj | None:
+    """Return the part in the file, None if there is no file. Raises `CommandError` if it is no part of this job with such pools."""
+    if not path.exists():
+        return None
+    try:
+        manifests = load_manifests([path])
+        if len(manifests) > 1:
+            raise ValueError(f"it has {len(manifests)} DiLoCoJobs")
+        check_part(manifests[0].obj, job, pools)
+    except (ManifestError, ValueError) as error:
+        problem = str(error.problems[0]) if isinstance(error, ManifestError) else f"{path}: {error}"
+        raise CommandError(f"{problem}. This file would be changed, not replaced: mend it, or give another folder by --output") from error
+    return manifests[0].obj

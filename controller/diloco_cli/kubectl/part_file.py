@@ -1,4 +1,4 @@
-"""The DiLoCoJob of a part: its pools, by the options and the job at home. Pure.
+"""The DiLoCoJob of a part in `job.yaml`: its pools by the options and the job at home, and what home changes in a file that is there. Pure.
 
 See docs/decisions/0284-parts-in-other-clusters.md.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from diloco_operator.api.job import load
+from diloco_operator.api.job import InvalidJob, load
 from diloco_operator.api.rules import MAX_POOL_NAME
 from diloco_operator.fleet.slices import SliceKind
 from diloco_operator.kube.client import Obj
@@ -19,6 +19,7 @@ from diloco_cli.pool_option import BadPool, PoolRequest, pool_name, read_pool
 
 _OF_PROGRAM = ("acceleratorsPerHost", "processesPerHost", "hosts", "sharedMemory", "locality")
 """Fields of a pool at home that its program needs elsewhere too. The others are circumstances of the cluster."""
+_HARDWARE = ("accelerator", "topology", "chipsPerHost")
 
 
 def read_pools(texts: Sequence[str], home: Obj, cluster: str) -> list[PoolRequest]:
@@ -86,3 +87,50 @@ def _named(of_home: Sequence[Obj], name: str) -> Obj:
         if pool["name"] == name:
             return pool
     raise CommandError(f"the job has no pool {name}; its pools are {', '.join(each['name'] for each in of_home)}")
+
+
+# --- a file that is there ---------------------------------------------------------------------------------------------
+def check_part(there: Obj, name: str, pools: Sequence[PoolRequest]) -> None:
+    """Raises `ValueError` with the reason if the object is no part of a job of this name, or one of its pools has other hardware than is
+    wanted now."""
+    try:
+        job = load(there)
+    except InvalidJob as error:
+        raise ValueError(str(error)) from error
+    if job.metadata.name != name:
+        raise ValueError(f"it has the DiLoCoJob {job.metadata.name}, not {name}")
+    if job.spec.syncer.at is None:
+        raise ValueError("its DiLoCoJob has no spec.syncer.at, so it is no part")
+    known = {pool["name"]: pool for pool in there["spec"]["pools"]}
+    for fields in (pool.fields() for pool in pools if pool.name in known):
+        for key in (key for key in _HARDWARE if key in fields):
+            has = known[fields["name"]].get(key, "not set")
+            if has != fields[key]:
+                raise ValueError(
+                    f"{key} of its pool {fields['name']} is {has}, and --pool says {fields[key]}; a pool of other hardware needs another "
+                    "name (name=NAME)"
+                )
+
+
+def updated(there: Obj, fresh: Obj) -> Obj:
+    """Return the part `there` with what home decides, as it is in `fresh`: the training, where the syncer is, which pools there are, and
+    how many units they have."""
+    spec, wanted = there["spec"], fresh["spec"]
+    known = {pool["name"]: pool for pool in spec["pools"]}
+    return {
+        **there,
+        "spec": {
+            **spec,
+            "learners": _with_max(spec, wanted),
+            "pools": [
+                {**known[pool["name"]], "learners": _with_max(known[pool["name"]], pool)} if pool["name"] in known else pool
+                for pool in wanted["pools"]
+            ],
+            "training": wanted["training"],
+            "syncer": {**spec["syncer"], "at": {**spec["syncer"]["at"], **wanted["syncer"]["at"]}},
+        },
+    }
+
+
+def _with_max(there: Obj, fresh: Obj) -> Obj:
+    return {**there["learners"], "max": fresh["learners"]["max"]}

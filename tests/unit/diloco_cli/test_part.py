@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +16,11 @@ from builders.fake_cluster import FakeCluster
 from builders.jobs import Obj, a_job, gpu_pool, tpu_pool
 from diloco import contract
 from diloco_cli.cluster import CommandError
-from diloco_cli.kubectl.part import declare_part, read_secret
-from diloco_cli.kubectl.part_file import manifest_of, read_pools
+from diloco_cli.kubectl.part import declare_part, read_secret, write_part
+from diloco_cli.kubectl.part_file import manifest_of, read_pools, updated
 from diloco_cli.pool_option import PoolRequest, read_pool
 from diloco_cli.yaml_text import yaml_text
+from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.api.rules import MAX_PART_UNITS, MAX_POOL_NAME
@@ -218,3 +221,93 @@ def test_what_the_pools_of_home_do_not_decide_is_refused_with_what_to_write(text
     home = a_home(tpu_pool(), tpu_pool("b", topology="2x2x1"))
     with pytest.raises(CommandError, match=message):
         read_pools([text], home, "tokyo")
+
+
+# --- a file that is there -----------------------------------------------------------------------------------------------
+def edited(manifest: Obj) -> Obj:
+    """What a user changes for the other cluster."""
+    spec = manifest["spec"]
+    [pool] = spec["pools"]
+    pod = {"spec": {"containers": [{"name": "learner", "image": "mirror.tokyo/train:1"}], "tolerations": [{"operator": "Exists"}]}}
+    mine = {**pool, "template": pod, "capacity": "Spot", "learners": {**pool["learners"], "min": 1}}
+    at = {**spec["syncer"]["at"], "partTimeout": "2h"}
+    syncer = {**spec["syncer"], "at": at}
+    return {**manifest, "metadata": {**manifest["metadata"], "namespace": "far"}, "spec": {**spec, "pools": [mine], "syncer": syncer}}
+
+
+def test_a_file_keeps_all_but_the_training_the_address_and_the_numbers() -> None:
+    home = a_home(tpu_pool("v6e", accelerator="tpu-v6e", topology="2x2"))
+    there = edited(manifest_of(home, TRAINING, pools_of("v6e=2x2x2,name=tokyo"), AT, ""))
+    moved = {**AT, "address": "elsewhere.example.com:7077"}
+    fresh = manifest_of(home, {**TRAINING, "syncInterval": 48}, pools_of("v6e=3x2x2,name=tokyo"), moved, "")
+    found = updated(there, fresh)
+    spec = found["spec"]
+    assert spec["training"]["syncInterval"] == 48
+    assert spec["syncer"]["at"] == {**moved, "partTimeout": "2h"}
+    assert (spec["learners"]["max"], spec["pools"][0]["learners"]) == (3, {"min": 1, "max": 3})
+    changed_back = {**spec, **{key: there["spec"][key] for key in ("training", "syncer", "learners")}}
+    changed_back["pools"] = [{**spec["pools"][0], "learners": there["spec"]["pools"][0]["learners"]}]
+    assert {**found, "spec": changed_back} == there
+
+
+def test_pools_are_added_to_a_file_and_those_that_are_not_wanted_leave_it() -> None:
+    home = a_home(tpu_pool("v6e", accelerator="tpu-v6e", topology="2x2"))
+    there = edited(manifest_of(home, TRAINING, pools_of("v6e=2x2x2,name=a"), AT, ""))
+    both = updated(there, manifest_of(home, TRAINING, pools_of("v6e=2x2x2,name=a", "b200=1,name=b"), AT, ""))
+    assert [(pool["name"], pool.get("capacity")) for pool in both["spec"]["pools"]] == [("a", "Spot"), ("b", None)]
+    assert [pool["name"] for pool in updated(both, manifest_of(home, TRAINING, pools_of("b200=1,name=b"), AT, ""))["spec"]["pools"]] == [
+        "b"
+    ]
+
+
+async def write(cluster: FakeCluster, folder: Path, *pools: str) -> None:
+    await write_part(cluster.api, "team", "bytes-lm", "tokyo", pools, template="", folder=folder, address=AT["address"], seconds=1.0)
+
+
+def test_the_command_run_again_keeps_the_edits_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, cluster = tmp_path / "job.yaml", FakeCluster(MemoryApi())
+
+    async def run(*pools: str) -> None:
+        if not file.exists():
+            await a_job_in(cluster, parts=PARTS)
+        await write(cluster, tmp_path, *pools)
+
+    asyncio.run(run("v6e=2x2x2"))
+    assert "kept" not in capsys.readouterr().out
+    file.write_text(f"# for tokyo\n{yaml_text([edited(yaml.safe_load(file.read_text()))])}")
+    asyncio.run(run("v6e=2x2x2"))
+    assert f"{file} was kept: nothing that home decides has changed" in capsys.readouterr().out
+    assert file.read_text().startswith("# for tokyo\n"), "a file in which nothing changes keeps its comments too"
+    asyncio.run(run("v6e=1x2x2"))
+    said = capsys.readouterr().out
+    assert f"{file} was kept: only spec.training, spec.syncer.at, the list of pools and each learners.max are now as home has them" in said
+    assert f"in the cluster tokyo: kubectl apply --server-side -f {tmp_path}" in said
+    [pool] = yaml.safe_load(file.read_text())["spec"]["pools"]
+    assert (pool["learners"]["max"], pool["template"]["spec"]["containers"][0]["image"]) == (1, "mirror.tokyo/train:1")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r"job.yaml:.*mend it, or give another folder by --output"),
+        ("kind: Deployment", r"job.yaml:.*kind: must be DiLoCoJob, not 'Deployment'.*mend it, or give another folder by --output"),
+        (yaml_text([a_job("other").with_pool().build()]), r"job.yaml: it has the DiLoCoJob other, not bytes-lm\. .*--output"),
+        (yaml_text([a_job().with_pool().build()]), r"job.yaml: its DiLoCoJob has no spec.syncer.at, so it is no part\. .*--output"),
+        (
+            yaml_text([a_job().with_pool("tokyo").with_spec(syncer={"at": AT}).build()]),
+            r"accelerator of its pool tokyo is tpu-v5p, and --pool says tpu-v6e; a pool of other hardware needs another name \(name=NAME\)",
+        ),
+    ],
+    ids=["no YAML", "another kind", "another job", "no part", "other hardware"],
+)
+def test_a_file_that_is_not_this_part_is_refused_before_the_job_at_home_is_changed(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(text)
+
+    async def refused(cluster: FakeCluster) -> None:
+        await a_job_in(cluster)
+        with pytest.raises(CommandError, match=message):
+            await write(cluster, tmp_path, "v6e=2x2x2")
+        assert "parts" not in (await cluster.api.get(names.DILOCO_JOBS, "team", "bytes-lm"))["spec"]
+
+    asyncio.run(refused(FakeCluster(MemoryApi())))
+    assert (tmp_path / "job.yaml").read_text() == text
