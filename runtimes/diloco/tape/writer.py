@@ -5,7 +5,8 @@ Only then the merge may take its place and be broadcast. Records that come while
 
 Merges wait for their *base*, the snapshot that the first segment's records follow on: without it a record is worth nothing. If the base or
 a record cannot be written, the tape is *lost* until the next snapshot is begun. Training goes on meanwhile, as it does when a snapshot
-fails; a restart then goes back to what is on the volume.
+fails; a restart then goes back to what is on the volume. That snapshot waits for merges without a record to take their place: what it
+lacks would be missing before the records that follow on it.
 
 Before anything goes on without a record, the last segment is marked as cut. Otherwise a restart would take the tape for complete, under the
 same incarnation, and learners that hold more would resume: a version would have two contents. If the mark cannot be written either, merges
@@ -120,6 +121,8 @@ class TapeWriter:
         self._marking: asyncio.Task[None] | None = None
         self._under_way: dict[int, int] = {}
         """The segment with the record of each merge that is not applied yet, by outer step."""
+        self._unrecorded: set[int] = set()
+        """Merges that are not applied yet and for which the segment of the next snapshot will have no record, by outer step."""
         self._file: BinaryIO | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -137,9 +140,14 @@ class TapeWriter:
 
     @property
     def waits_for_mark(self) -> bool:
-        """Whether a record is missing and the volume does not say so yet. No snapshot may be begun meanwhile, because its segment would
-        follow on the missing records."""
+        """Whether a record is missing and the volume does not say so yet."""
         return self._lost and self._seems_whole
+
+    @property
+    def snapshot_waits(self) -> bool:
+        """Whether no snapshot may be begun now, because its segment would follow on missing records: the volume does not say yet that they
+        are missing, or one is that of a merge which the state does not hold yet."""
+        return self.waits_for_mark or bool(self._unrecorded)
 
     def note(self, kind: str, **what: Any) -> None:
         """Note that something has happened. The record is written within `NOTES_WAIT`, and durable with the next merge."""
@@ -166,13 +174,14 @@ class TapeWriter:
             result: the fragment's new value, whose checksum is recorded.
             then: gets that checksum. 0 if there is no record.
         """
-        if self._lost and not self._seems_whole:
-            self.bytes += gradient.nbytes  # though not written: a snapshot becomes due by what no snapshot covers
-            then(0)
-            return
         waiting = _Waiting("merge", what, gradient=gradient, result=result, then=then)
         if self._lost:
-            self._held.append(waiting)
+            self._unrecorded.add(t)
+            if self._seems_whole:
+                self._held.append(waiting)
+            else:
+                self.bytes += gradient.nbytes  # though not written: a snapshot becomes due by what no snapshot covers
+                then(0)
             return
         self._under_way[t] = self._segment
         self.bytes += gradient.nbytes
@@ -184,6 +193,7 @@ class TapeWriter:
     def applied(self, t: int) -> None:
         """The merge of outer step `t` has taken its place. Idempotent."""
         self._under_way.pop(t, None)
+        self._unrecorded.discard(t)
 
     def begin_snapshot(self) -> Position:
         """A snapshot of the present state is taken. Records from now on go to a new segment."""
@@ -339,6 +349,8 @@ class TapeWriter:
             _log.error("%s", why)
             self._lost = True
             self._set_error(why)
+            # Those of them that are written stand in segments on which the next snapshot does not follow.
+            self._unrecorded.update(self._under_way)
             self._under_way.clear()
         if not self._seems_whole:
             self._go_on()

@@ -70,7 +70,7 @@ class SnapshotSchedule:
             self._due = True  # a record is missing, and the tape goes on only after a snapshot
         if core.seeded and self._tape.bytes > self._due_beyond:
             self._due = True  # the volume has no room for a longer tape
-        if self._due and not self._snapshots.busy and not self._tape.waits_for_mark:
+        if self._due and not self._snapshots.busy and not self._tape.snapshot_waits:
             self._due = False
             self._most_values = self._due_beyond = _most_values(core)
             position, before = self._tape.begin_snapshot(), self._snapshots.newest

@@ -246,6 +246,23 @@ async def test_nothing_goes_on_without_a_record_before_the_volume_says_so(tmp_pa
     assert "merges wait" not in writing.tape.error
 
 
+async def test_no_snapshot_is_begun_before_the_merges_without_a_record_have_taken_their_place(
+    tmp_path: Path, full: dict[str, bool]
+) -> None:
+    """What follows on the snapshot would lack them: one that was written before the loss, one that was lost, and one after it."""
+    writing = Writing(tmp_path / "tape")
+    writing.merge(1)
+    await until(lambda: writing.durable == [1])
+    full["disk"] = True
+    writing.merge(2)
+    await until(lambda: writing.durable == [1, 2])
+    writing.merge(3)
+    for t in writing.durable:
+        assert writing.tape.snapshot_waits
+        writing.tape.applied(t)
+    assert (writing.durable, writing.tape.snapshot_waits) == ([1, 2, 3], False)
+
+
 async def test_the_last_snapshot_of_a_process_covers_what_the_volume_could_not_say(tmp_path: Path, full: dict[str, bool]) -> None:
     writing = Writing(tmp_path / "tape")
     writing.merge(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import shutil
 import zlib
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 
 import pytest
 from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training, until
-from builders.scripted_learner import ScriptedLearner
+from builders.scripted_learner import ScriptedLearner, a_round
 from diloco.algorithm.state import StateError
+from diloco.snapshots.store import SnapshotError, SnapshotStore
+from diloco.syncer.job import snapshot_schedule
 from diloco.syncer.job.redo import check_follows
 from diloco.syncer.job.restore import BadState
-from diloco.tape.records import Record, RecordFile
+from diloco.tape.records import Record, RecordFile, write_record
 from diloco.tape.segments import FOLDER, heads, segments
 
 pytestmark = pytest.mark.slow
@@ -110,6 +113,43 @@ def test_no_learner_holds_more_than_a_volume_that_takes_nothing(tmp_path: Path, 
         learner.wait()
     assert_goes_on_from(image, merges(image))
     assert len(merges(image)) >= report.contributions, "each merge of the only unit that it has been sent"
+
+
+def test_the_snapshot_after_which_the_tape_goes_on_holds_the_merge_that_made_it_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That merge has no record, so the records that follow would follow on a state that nothing holds."""
+    save, refused = SnapshotStore.save, set[str]()
+
+    def writes(*arguments: Any) -> int:
+        if "record" not in refused:
+            refused.add("record")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_record(*arguments)
+
+    def saves(self: SnapshotStore, t: int, *state: Any) -> Path:
+        if "snapshot" not in refused:
+            refused.add("snapshot")
+            raise SnapshotError("the volume is full")
+        return save(self, t, *state)
+
+    job = job_file(training(100_000, sync_interval=1, fragments=1, overlap_steps=0, checkpoint={"every_steps": 100_000, "keep": 1}))
+    place, image, rounds = Place(tmp_path / "live", job), Place(tmp_path / "killed", job), itertools.count(1)
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer) as learner:
+        monkeypatch.setattr(snapshot_schedule, "LEAST_VALUES", 10 * 4 * learner.layout.size)
+        learner.join().seed()
+        until(lambda: syncer.report().snapshot_t == 0, "the first snapshot")
+        a_round([learner], next(rounds))
+        monkeypatch.setattr("diloco.tape.writer.write_record", writes)
+        monkeypatch.setattr(SnapshotStore, "save", saves)
+        while syncer.report().snapshot_t == 0:  # the second attempt is made for what the merges since would have written
+            a_round([learner], next(rounds))
+        assert refused == {"record", "snapshot"}
+        for _ in range(2):
+            a_round([learner], next(rounds))
+        until(lambda: len(segments(place.state / FOLDER)) == 1, "what the snapshot covers to be retired")
+        shutil.copytree(place.state, image.state)
+    assert_goes_on_from(image, merges(image))
 
 
 def refuse(*_: object) -> None:
