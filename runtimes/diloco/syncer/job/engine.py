@@ -107,6 +107,7 @@ class Engine:
         streams = LearnerStreams()
         self.work = state.work
         self.work.note = tape.note
+        self.work.settle(all_sessions=state.tape.incarnation is None)
         self._events: asyncio.Queue[_Event | None] = asyncio.Queue()
         self._starting = None if start is None or state.core is not None else ModelStart(start, self._events.put_nowait)
         self.recent = RecentEntries()

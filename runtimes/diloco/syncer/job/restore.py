@@ -275,7 +275,6 @@ def _restored(
     if not same_job:
         tape.incarnation = None
     goes_on = tape.incarnation is not None
-    state.work.settle(all_sessions=not goes_on)
     stored = state.state
     core = Core(stored.layout, training, stored)
     if same_job:

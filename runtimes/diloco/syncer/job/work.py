@@ -327,11 +327,13 @@ class JobWork:
         self._usual = self.ledger.usual
 
     def settle(self, *, all_sessions: bool) -> None:
-        """Release the sessions that a process before has left behind.
+        """Release the sessions that a process before has left behind, and note it: without that, the next process could not make the leases
+        again that come after.
 
         What waited for a merge will not come, so sessions that are over are released. With `all_sessions` the open ones are, too, because
         their learners hold something else than this state.
         """
         for holder, work in list(self._sessions.items()):
             if work.over or all_sessions:
+                self.note("leave", holder=holder, keep=None)
                 self._release(holder, None)

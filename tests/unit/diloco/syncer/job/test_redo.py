@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import itertools
 import shutil
+import threading
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training, until
+from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, job_file, training, until
 from builders.scripted_learner import ScriptedLearner, a_round
 from diloco.algorithm.state import StateError
 from diloco.snapshots.store import SnapshotError, SnapshotStore
@@ -211,6 +212,30 @@ def test_a_tape_with_something_missing_behind_it_is_another_state(killed: Place)
     assert_goes_on_from(killed, before)
     first, *_, last = incarnations(killed)
     assert first != last
+
+
+def test_a_job_that_goes_on_from_another_ones_volume_can_be_killed_before_its_first_snapshot(
+    killed: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has leased to its own units what was leased to those of the other job."""
+    copied = threading.Event()
+    save = SnapshotStore.save
+
+    def saves(*arguments: Any) -> Path:
+        assert copied.wait(WAIT_TIMEOUT)
+        return save(*arguments)
+
+    another = killed.job.model_copy(update={"uid": "another"})
+    place, image = Place(killed.directory, another), Place(tmp_path / "image", another)
+    monkeypatch.setattr(SnapshotStore, "save", saves)
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="v") as learner:
+        learner.welcomed(job_uid="another")
+        leased = learner.want(4).hear("work").work
+        shutil.copytree(place.state, image.state)
+        copied.set()
+    with LocalSyncer(image) as syncer, ScriptedLearner(syncer, unit="v") as learner:
+        learner.welcomed(job_uid="another")
+        assert learner.want(4).hear("work").work.start == leased.start, "it is free again"
 
 
 def test_without_a_tape_the_snapshot_counts(killed: Place) -> None:

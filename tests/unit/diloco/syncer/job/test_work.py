@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 from diloco.algorithm.codec import Coding
 from diloco.algorithm.events import Marks, Offer
@@ -66,6 +69,32 @@ def test_what_a_dropped_exchange_would_have_committed_is_free_again() -> None:
     summary = work.ledger.summary()
     assert (summary.free, summary.committed, summary.leased) == (40, 0, 0)
     assert not work._sessions
+
+
+@pytest.mark.parametrize("over", [True, False], ids=["its contribution was waiting", "it was open, and does not go on"])
+def test_leases_of_what_a_process_before_has_left_behind_are_made_again_by_the_process_after(over: bool) -> None:
+    notes: list[tuple[str, Mapping[str, Any]]] = []
+
+    def process() -> JobWork:
+        """After the processes before it."""
+        work = JobWork(Ledger(), 1)
+        for kind, what in notes:
+            work.redo(kind, what)
+        work.note = lambda kind, **what: notes.append((kind, what))
+        return work
+
+    first, session = process(), a_session()
+    first.begin(session)
+    list(first.lease(session, 40))
+    first.offered(accepted(session, a_push(0, 1, 5)))
+    if over:
+        first.end(session.holder)
+    second, heir = process(), a_session("v", 2)
+    second.settle(all_sessions=not over)
+    second.begin(heir)
+    assert [(start, end) for _, start, end in second.lease(heir, 40)] == [(0, 40)]
+    third = process()
+    assert (third.to_json(), third.ledger.to_json()) == (second.to_json(), second.ledger.to_json())
 
 
 def test_the_next_session_of_a_unit_does_not_inherit_the_marks_of_the_one_before() -> None:
