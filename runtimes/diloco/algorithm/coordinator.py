@@ -205,11 +205,8 @@ class Coordinator:
 
         Raises ValueError unless there is one counter for each fragment: the learner is broken.
         """
-        if len(metadata.steps) != len(self._versions) or len(metadata.tokens) != len(self._versions):
-            raise ValueError(
-                f"unit {unit} reports {len(metadata.steps)} step and {len(metadata.tokens)} token counters, "
-                f"the job has {plural(len(self._versions), 'fragment')}"
-            )
+        if wrong := self.miscounted(unit, len(metadata.steps), len(metadata.tokens)):
+            raise ValueError(wrong)
         member = self._members.get(unit)
         if member is None:
             return
@@ -217,6 +214,13 @@ class Coordinator:
         self._reported[unit] = member
         if new:
             self._clock.add(unit, new, self._members.counting)
+
+    def miscounted(self, unit: str, steps: int, tokens: int) -> str:
+        """Return what is wrong with a report of so many step and token counters, or "". Asked before they are read, of which there may be
+        millions."""
+        if steps == tokens == len(self._versions):
+            return ""
+        return f"unit {unit} reports {steps} step and {tokens} token counters, the job has {plural(len(self._versions), 'fragment')}"
 
     def paused(self, unit: str, until: float, now: float) -> None:
         """A learner has announced that it takes no steps until `until`; a time in the past ends its pause. Ignored if the unit is not

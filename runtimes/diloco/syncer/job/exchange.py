@@ -214,13 +214,13 @@ class Exchanges:
 
     def progress(self, session: UnitSession, progress: Progress, now: float) -> Rejected | None:
         """Note that a learner has taken a local step. Not None: it must be refused."""
+        core = self.opened()
+        if wrong := core.coordinator.miscounted(session.unit, len(progress.steps), len(progress.tokens)):
+            return Rejected(Code.PROTOCOL, wrong)
         metadata = Metadata(progress.local_step, tuple(progress.steps), tuple(progress.tokens), progress.step_seconds)
         for p, version, step in self._reported_adoptions.reported(session.holder, metadata, progress.t):
             self._commits.note("adopt", unit=session.unit, fragment=p, version=version, step=step)
-        try:
-            self.opened().take(Reported(self.at(now), session.unit, metadata))
-        except ValueError as error:
-            return Rejected(Code.PROTOCOL, str(error))
+        core.take(Reported(self.at(now), session.unit, metadata))
         return None
 
     def paused(self, unit: str, until: float, now: float) -> None:

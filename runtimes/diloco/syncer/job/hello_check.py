@@ -10,15 +10,24 @@ from diloco.protocol.diloco_pb2 import Hello
 from diloco.protocol.piece_maps import layout_of
 from diloco.syncer.job.parts import JobParts
 from diloco.syncer.job.starting import ModelStart
+from diloco.wording import plural
 
 
 class HelloCheck:
     """Its only effect: in a job without a layout, `wrong_layout` makes the layout of the first Hello that of the job."""
 
-    def __init__(self, job: JobParts, starting: ModelStart | None = None) -> None:
-        """`starting` is the start of a job that begins with an existing model."""
+    def __init__(self, job: JobParts, fragments: int, starting: ModelStart | None = None) -> None:
+        """`fragments`: how many the job has. `starting` is the start of a job that begins with an existing model."""
         self._job = job
+        self._fragments = fragments
         self._starting = starting
+
+    def oversized(self, hello: Hello) -> str:
+        """Return what a Hello has more of than any learner says, or "". Asked before anything else: it could hold up all other learners."""
+        for name, count in (("versions", len(hello.versions)), ("checksums", len(hello.checksums))):
+            if count > self._fragments:
+                return f"Hello has {count} {name}, the job has {plural(self._fragments, 'fragment')}"
+        return ""
 
     def resumes(self, hello: Hello) -> bool:
         """Whether the learner goes on with a session that this process knows. Then it is sent only what it lacks."""

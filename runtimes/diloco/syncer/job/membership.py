@@ -53,7 +53,7 @@ class Membership:
         self._found_state = job.exchanges.seeded
         self._found = self._trained_before = job.exchanges.t
         """Outer step of the state that this process has found, and the newest one that a learner of an earlier state holds."""
-        self._hello = HelloCheck(job, starting)
+        self._hello = HelloCheck(job, config.job.training.fragments, starting)
         self._welcomes = Welcomes(config.job.training.steps, job.exchanges, job.incarnation)
         self._brake = JoinBrake()
         self._ranks = Ranks(job, self._welcomes, self._brake)
@@ -74,6 +74,9 @@ class Membership:
     def join(self, stream: LearnerStream, hello: Hello, owned: Owned | PieceError | LayoutError, now: float) -> None:
         """Answer a Hello: welcome the learner, refuse it, or let it wait until its fence is durable. `owned` is from `read_owned`."""
         request = JoinRequest(hello.job_uid, hello.unit, hello.attempt, hello.session)
+        if wrong := self._hello.oversized(hello):
+            self._refuse_join(stream, request, Rejected(Refused.PROTOCOL, wrong), now)
+            return
         if hello.rank:
             self._join_rank(stream, hello, request, now)
             return

@@ -30,13 +30,13 @@ class ReportedAdoptions:
     def reported(self, session: str, metadata: Metadata, seen: int) -> Iterator[tuple[int, int, int]]:
         """Yield (fragment, version, local step after which it was adopted) for each adoption since the session's last report.
 
-        `seen` is the newest outer step that the learner knows of.
+        `metadata` counts each fragment. `seen` is the newest outer step that the learner knows of.
         """
         before = self._reported.pop(session, None)
         self._reported[session] = metadata
         if len(self._reported) > MOST_SESSIONS:
             del self._reported[next(iter(self._reported))]
-        if before is None or len(before.steps) != len(metadata.steps):
+        if before is None:
             return
         since = metadata.local_step - before.local_step
         for p, (earlier, now) in enumerate(zip(before.steps, metadata.steps, strict=True)):

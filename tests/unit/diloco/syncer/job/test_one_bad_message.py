@@ -16,7 +16,7 @@ from builders.exchange import WAIT_TIMEOUT, LocalSyncer, Place, job_file, traini
 from builders.scripted_learner import ScriptedLearner
 from builders.shardings import Sharding, rows
 from diloco.algorithm.codec import Coding
-from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Refused, UnitReport
+from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Progress, Refused, UnitReport
 from diloco.protocol.framing import split
 
 LONG = 100_000
@@ -69,6 +69,25 @@ def test_a_last_chunk_that_differs_from_the_first_ends_its_sender_only(tmp_path:
         with ScriptedLearner(syncer, unit="other") as other:
             other.hello().hear("welcome")
             trains(syncer, other)
+
+
+@pytest.mark.parametrize(("steps", "tokens"), [(100, 2), (2, 100)])
+def test_a_report_with_too_many_counters_is_refused_and_not_kept(tmp_path: Path, steps: int, tokens: int) -> None:
+    """A message has room for tens of millions, and a report is kept until the next one of its session."""
+    with LocalSyncer(a_place(tmp_path)) as syncer, ScriptedLearner(syncer, unit="bad") as bad:
+        seeded(bad).say(FromLearner(progress=Progress(local_step=1, steps=[0] * steps, tokens=[0] * tokens, step_seconds=1.0)))
+        is_refused(bad, f"{steps} step and {tokens} token counters, the job has 2 fragments")
+        assert not syncer.syncer.engine.exchanges._reported_adoptions._reported
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("field", ["versions", "checksums"])
+def test_a_hello_with_more_versions_than_the_job_has_fragments_is_refused(tmp_path: Path, field: str, rank: int) -> None:
+    with LocalSyncer(a_place(tmp_path)) as syncer, ScriptedLearner(syncer, unit="bad", sharding=rows(2)) as bad:
+        bad.welcomed()
+        is_refused(
+            bad.reopen(rank).hello(**{field: [0] * 3, "rank": rank, "process": b"p"}), f"Hello has 3 {field}, the job has 2 fragments"
+        )
 
 
 @pytest.mark.slow
