@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from diloco.wording import plural
+from diloco.wording import one_line, plural
 
 SETTLE, AFTER_RESTART = 2.0, 10.0
 """Seconds after a syncer's restart. Before the first no donor is named, because units are still saying who gives to whom. Before the second
 no taker is told that there is no donor, because donors are still coming back."""
+
+_MOST_SHOWN = 300
+"""Characters of a kind of state that other units are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +190,14 @@ class Donors:
             reason = f"; {taking.why}" if taking.why else ""
             asked = ", ".join(sorted(taking.failed))
             return Answer(taking.round, None, why=f"of the units that train, none is left to ask after {asked}{reason}")
-        kinds = sorted({kind for kind in others if kind and kind != taking.kind})
+        kinds = sorted({_shown(kind) for kind in others if kind and kind != taking.kind})
         other_kinds = f"; others have the state of {'; '.join(kinds)}" if kinds else ""
         where = "of its cluster" if any(candidate.cluster != taking.cluster for candidate in candidates) else "that trains"
-        return Answer(taking.round, None, why=f"no unit {where} has the state of {taking.kind}{other_kinds}")
+        return Answer(taking.round, None, why=f"no unit {where} has the state of {_shown(taking.kind)}{other_kinds}")
+
+
+def _shown(kind: str) -> str:
+    return one_line(kind, _MOST_SHOWN)
 
 
 def _common(one: str, other: str) -> int:

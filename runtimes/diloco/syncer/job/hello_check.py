@@ -5,12 +5,19 @@ Only the engine's task uses it. See docs/decisions/0003-sessions-and-work.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from diloco.algorithm.layout import LayoutError
 from diloco.protocol.diloco_pb2 import Hello
-from diloco.protocol.piece_maps import layout_of
+from diloco.protocol.piece_maps import MOST_RANKS, layout_of
 from diloco.syncer.job.parts import JobParts
 from diloco.syncer.job.starting import ModelStart
 from diloco.wording import plural
+
+MOST_TEXT = 1000
+"""The most characters of a text in a Hello. A locality, of the longest labels on seven levels, has 447."""
+MOST_KIND = 1 << 16
+"""The most characters of a kind of inner state, which names every optimizer: some programs have one for each of thousands of tensors."""
 
 
 class HelloCheck:
@@ -27,6 +34,11 @@ class HelloCheck:
         for name, count in (("versions", len(hello.versions)), ("checksums", len(hello.checksums))):
             if count > self._fragments:
                 return f"Hello has {count} {name}, the job has {plural(self._fragments, 'fragment')}"
+        if (addresses := len(hello.rank_addresses)) > MOST_RANKS:
+            return f"Hello has {addresses} addresses of ranks; {MOST_RANKS} are the most"
+        for name, length, most in _lengths(hello):
+            if length > most:
+                return f"Hello has {name} of {length} characters; {most} are the most"
         return ""
 
     def resumes(self, hello: Hello) -> bool:
@@ -61,3 +73,15 @@ class HelloCheck:
             return ""
         shown = "; ".join(difference[:10]) + (f"; and {len(difference) - 10} more" if len(difference) > 10 else "")
         return f"the parameters of unit {hello.unit} are not those of this job: {shown}"
+
+
+def _lengths(hello: Hello) -> Iterator[tuple[str, int, int]]:
+    """Yield (name, length, most) of each text that is looked at, kept or told to other learners."""
+    yield "a session", len(hello.session), MOST_TEXT
+    yield "a process", len(hello.process), MOST_TEXT
+    yield "a framework", len(hello.framework), MOST_TEXT
+    yield "a locality", len(hello.locality), MOST_TEXT
+    yield "a cluster", len(hello.cluster), MOST_TEXT
+    yield "a kind of inner state", len(hello.inner_state), MOST_KIND
+    for address in (hello.peer_address, *hello.rank_addresses):
+        yield "an address", len(address), MOST_TEXT

@@ -15,7 +15,7 @@ from diloco.protocol.piece_maps import Owned
 from diloco.protocol.refusal import name_of, reason_of
 from diloco.syncer.config import SyncerConfig
 from diloco.syncer.fences import FenceWriter
-from diloco.syncer.job.hello_check import HelloCheck
+from diloco.syncer.job.hello_check import MOST_TEXT, HelloCheck
 from diloco.syncer.job.join_brake import JoinBrake
 from diloco.syncer.job.parts import JobParts
 from diloco.syncer.job.ranks import Ranks
@@ -25,7 +25,7 @@ from diloco.syncer.job.welcomes import Welcomes
 from diloco.syncer.reporting.unit_stats import Phase
 from diloco.syncer.streams.learner_stream import Joining, LearnerStream
 from diloco.syncer.streams.sessions import Accepted, JoinRequest, Rejected, UnitSession
-from diloco.wording import plural
+from diloco.wording import one_line, plural
 
 _log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class Membership:
         self._job.unit_stats.of(session.unit).joined(session.attempt, now)
         self._job.changes.notify()
         resumed = ", resumed" if joining.resumed else ""
-        _log.info("unit %s joins as attempt %d (%s)%s", session.unit, session.attempt, hello.framework, resumed)
+        _log.info("unit %s joins as attempt %d (%s)%s", session.unit, session.attempt, one_line(hello.framework, MOST_TEXT), resumed)
         self._welcome_learner(stream, session, hello, now, resumed=joining.resumed)
         self._recoveries.joined(stream, session)
 

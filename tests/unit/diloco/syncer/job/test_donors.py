@@ -49,6 +49,12 @@ def test_a_unit_of_another_cluster_is_no_donor_however_near_it_is() -> None:
     assert named(found.name([far, near], ["torch AdamW"], T, 0.0)) == {"u": "no unit of its cluster has the state of torch AdamW"}
 
 
+def test_of_a_long_kind_of_state_other_units_are_told_the_beginning() -> None:
+    found = asking(donors(), a_taker("u"))
+    why = named(found.name([a_unit("a", kind="torch " + "A" * 60_000)], ["torch " + "A" * 60_000], T, 0.0))["u"]
+    assert why == f"no unit that trains has the state of torch AdamW; others have the state of torch {'A' * 294}"
+
+
 def test_eight_takers_do_not_sit_on_one_donor_and_who_has_taken_gives() -> None:
     takers = [a_taker(f"u{number}") for number in range(8)]
     found = asking(donors(), *takers)

@@ -90,6 +90,26 @@ def test_a_hello_with_more_versions_than_the_job_has_fragments_is_refused(tmp_pa
         )
 
 
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        ("framework", "a framework of 1000000 characters"),
+        ("locality", "a locality of 1000000 characters"),
+        ("cluster", "a cluster of 1000000 characters"),
+        ("inner_state", "a kind of inner state of 1000000 characters"),
+        ("session", "a session of 1000000 characters"),
+        ("process", "a process of 1000000 characters"),
+        ("peer_address", "an address of 1000000 characters"),
+        ("rank_addresses", "1000000 addresses of ranks"),
+    ],
+)
+def test_a_hello_with_a_megabyte_of_text_is_refused(tmp_path: Path, field: str, says: str) -> None:
+    """It would be kept, and compared with those of all other units."""
+    value = b"/" * 1_000_000 if field in ("session", "process") else "/" * 1_000_000
+    with LocalSyncer(a_place(tmp_path)) as syncer, ScriptedLearner(syncer, unit="bad") as bad:
+        is_refused(bad.hello(**{field: value}), f"Hello has {says}")
+
+
 @pytest.mark.slow
 def test_two_answers_of_ranks_with_contradicting_totals_end_their_unit_only(tmp_path: Path) -> None:
     """Both are whole before the first one is in the merge, so each alone was possible when it came."""
