@@ -136,6 +136,11 @@ class Exchanges:
         known = dict(enumerate(checksums))
         return all(t <= self.version(p) and self.checksums.may_be(p, t, known.get(p, 0)) for p, t in enumerate(versions))
 
+    def held(self, versions: Sequence[int]) -> dict[int, int]:
+        """Return, of the versions that a resumed learner says it holds, those that it need not be sent, by fragment. Not version 0: that
+        may be a seed of its own which the job did not take, and nothing in a Hello tells it from the job's."""
+        return {p: t for p, t in enumerate(versions) if t > 0}
+
     def version(self, p: int) -> int:
         """Outer step of the last merge of fragment p; 0: there was none, or there is no such fragment."""
         return self.core.version(p) if self.core is not None and p < len(self.fragments) else 0
@@ -258,7 +263,6 @@ class Exchanges:
         core.take(Seeded(self.at(now), norms))
         self.seeding.stop()
         for other, joined in self._streams.joined_ranks():
-            self.seeding.forget_own(joined.holder, other.rank)
             # Who sent the seed holds it: version 0 of each fragment. All others are sent it whole.
             has_seeded = seeder is not None and other.leader is seeder.leader
             self.join(other, joined, dict.fromkeys(range(len(core.fragments)), 0) if has_seeded else {}, now)

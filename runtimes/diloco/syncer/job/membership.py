@@ -89,7 +89,7 @@ class Membership:
             self._refuse_join(stream, request, rejected, now)
             return
         # Before the session is touched: a stream that must come back later shall not displace the present one.
-        lacks = self._job.exchanges.lacks(dict(enumerate(hello.versions)) if self._hello.resumes(hello) else {})
+        lacks = self._job.exchanges.lacks(self._job.exchanges.held(hello.versions) if self._hello.resumes(hello) else {})
         if why := self._brake.reason(hello.unit, lacks, now):
             self._job.sessions.expect(hello.unit, now)
             stream.retry_reason = why
@@ -163,25 +163,24 @@ class Membership:
         exchanges = self._job.exchanges
         if exchanges.seeded:
             stream.outgoing.urgent(self._welcomes.message(stream, resumed=resumed, seed_wanted=False))
-            own_seed = exchanges.seeding.forget_own(session.holder, rank=0)
-            held = dict(enumerate(hello.versions)) if resumed and not own_seed else {}
+            held = exchanges.held(hello.versions) if resumed else {}
             self._brake.sent(session.unit, exchanges.lacks(held, stream.portions), now)
             exchanges.join(stream, session, held, now)
             if exchanges.finished:
                 stream.outgoing.post(ToLearner(done=Done(t=exchanges.t)))
         else:
             if exchanges.seeding.stream is None and stream.complete:
-                self._ask_for_seed(stream, session)
+                self._ask_for_seed(stream)
             stream.outgoing.urgent(self._welcomes.message(stream, resumed=resumed, seed_wanted=exchanges.seeding.stream == stream.number))
         if resumed:
             for lease, start, end in self._job.work.unreceived(session, hello.samples_leased):
                 stream.outgoing.urgent(ToLearner(work=Work(lease=lease, start=start, end=end)))
 
-    def _ask_for_seed(self, stream: LearnerStream, session: UnitSession) -> None:
+    def _ask_for_seed(self, stream: LearnerStream) -> None:
         if self._starting is not None:
             self._starting.begin(self._job.exchanges.opened())
             return
-        self._job.exchanges.seeding.ask(stream.number, session.holder, len(stream.owned) or 1)
+        self._job.exchanges.seeding.ask(stream.number)
         for rank_stream in stream.unit_streams:
             rank_stream.seed_asked = True
 
@@ -365,9 +364,9 @@ class Membership:
             exchanges.seeding.stop()
         if exchanges.seeding.stream is not None:
             return
-        for stream, session in self._job.streams.joined():
+        for stream, _ in self._job.streams.joined():
             if stream.complete:
-                self._ask_for_seed(stream, session)
+                self._ask_for_seed(stream)
                 if self._starting is None:
                     for rank_stream in stream.unit_streams:
                         rank_stream.outgoing.urgent(self._welcomes.message(rank_stream, resumed=True, seed_wanted=True))

@@ -48,7 +48,7 @@ class Ranks:
         session = leader.session
         known = session.ranks.get(hello.rank) == hello.process and hello.incarnation == self._job.incarnation
         resumed = known and self._job.exchanges.made(hello.versions, hello.checksums)
-        held = dict(enumerate(hello.versions)) if resumed else {}
+        held = self._job.exchanges.held(hello.versions) if resumed else {}
         portions = self._portions(leader, hello.rank)
         if why := self._brake.reason(hello.unit, self._job.exchanges.lacks(held, portions), now):
             stream.retry_reason = why
@@ -62,7 +62,6 @@ class Ranks:
         stream.outgoing.portions = portions
         stream.outgoing.urgent(self._welcomes.message(stream, resumed=resumed, seed_wanted=False))
         if self._job.exchanges.seeded:
-            held = {} if self._job.exchanges.seeding.forget_own(session.holder, stream.rank) else held
             self._brake.sent(session.unit, self._job.exchanges.lacks(held, portions), now)
             self._job.exchanges.join(stream, session, held, now)
         return None

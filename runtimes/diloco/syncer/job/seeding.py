@@ -14,21 +14,18 @@ Array = NDArray[np.float32]
 
 
 class Seeding:
-    """One learner at a time is asked for the seed. The stream of its (leader's) process names a unit, the holder a session."""
+    """One learner at a time is asked for the seed. The stream of its (leader's) process names a unit."""
 
     def __init__(self) -> None:
         self.stream: int | None = None
         """Number of the stream that was asked for the seed. None if none is."""
-        self._asked: set[tuple[str, int]] = set()
-        """(holder, rank) of processes that were asked and whose seed was not taken. Their version 0 is their own, not the job's."""
         self._payloads: dict[int, dict[int, tuple[Portion | None, memoryview]]] = {}
         """For each fragment and rank, which portion has come, and its payload. The portion is None in a unit of one process."""
 
-    def ask(self, stream: int, holder: str, ranks: int = 1) -> None:
+    def ask(self, stream: int) -> None:
         """Note that the learner of `stream`, with all its ranks, is asked for the seed, in place of any other."""
         self.stop()
         self.stream = stream
-        self._asked.update((holder, rank) for rank in range(ranks))
 
     def stop(self) -> None:
         """Note that no learner is asked any more. What has come is forgotten."""
@@ -52,12 +49,6 @@ class Seeding:
             return None
         payloads, self._payloads = self._payloads, {}
         return lambda: [_value(fragment, list(payloads[fragment.index].values())) for fragment in fragments]
-
-    def forget_own(self, holder: str, rank: int) -> bool:
-        """Note that this rank of the session is sent the job's version 0. Returns whether it held a version 0 of its own."""
-        own = (holder, rank) in self._asked
-        self._asked.discard((holder, rank))
-        return own
 
 
 def _value(fragment: Fragment, payloads: Sequence[tuple[Portion | None, memoryview]]) -> Array:

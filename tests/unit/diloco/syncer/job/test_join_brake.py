@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 from builders.exchange import LocalSyncer, Place, job_file, training, until
-from builders.scripted_learner import ScriptedLearner
+from builders.scripted_learner import ScriptedLearner, a_round
 from builders.shardings import rows
 from diloco.syncer.job import join_brake
 from diloco.syncer.job.join_brake import AT_ONCE, SECONDS, JoinBrake
@@ -52,6 +52,14 @@ def syncer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSyn
         yield syncer
 
 
+def versions_of_merges(unit: ScriptedLearner) -> list[int]:
+    """Join, and train until every fragment is merged; return the versions that the unit holds then."""
+    unit.join().adopt(len(unit.fragments))
+    for number in range(1, len(unit.fragments) + 1):
+        a_round([unit], number)
+    return [version for _, (version, _) in sorted(unit.held[-1].items())]
+
+
 def is_held_up(raw: ScriptedLearner) -> None:
     """A stream that has said Hello."""
     assert raw.status() is grpc.StatusCode.UNAVAILABLE
@@ -83,17 +91,18 @@ def test_a_unit_that_resumes_and_says_that_it_holds_nothing_is_held_up_as_well(s
 @pytest.mark.slow
 def test_a_unit_that_resumes_with_what_it_holds_is_never_held_up(syncer: LocalSyncer) -> None:
     with ScriptedLearner(syncer, unit="u") as raw:
-        incarnation = raw.welcomed().incarnation
+        versions = versions_of_merges(raw)
+        incarnation = raw.incarnation
     for _ in range(2 * AT_ONCE):
         with ScriptedLearner(syncer, unit="u") as raw:
-            assert raw.welcomed(incarnation=incarnation, versions=[0] * len(raw.fragments)).resumed
+            assert raw.welcomed(incarnation=incarnation, versions=versions).resumed
 
 
 @pytest.mark.slow
 def test_ranks_take_their_portions_and_one_that_takes_its_own_again_and_again_is_held_up(syncer: LocalSyncer) -> None:
     """Two ranks with half of the rows each: their joins are one model, and each further join of the follower is half of one."""
     with ScriptedLearner(syncer, unit="u", sharding=rows(2)) as unit:
-        unit.join()
+        versions = versions_of_merges(unit)
         share = sum(own.size for own in unit.portions[1]) / sum(fragment.size for fragment in unit.fragments)
         for _ in range(int((AT_ONCE - 1) / share)):
             unit.reopen(1)
@@ -101,4 +110,4 @@ def test_ranks_take_their_portions_and_one_that_takes_its_own_again_and_again_is
         unit.reopen(1)
         is_held_up(unit.hello_of(1, incarnation=unit.incarnation, versions=[]))
         unit.reopen(1)
-        assert unit.welcomed_rank(1, incarnation=unit.incarnation, versions=[0] * len(unit.fragments)).resumed
+        assert unit.welcomed_rank(1, incarnation=unit.incarnation, versions=versions).resumed
