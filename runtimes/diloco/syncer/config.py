@@ -21,7 +21,7 @@ class Timeouts:
     reconnect_window: float = 5.0
     """How long a session without a stream keeps its leases and may resume. Longer than a learner's longest delay before a reconnect."""
     farewell: float = 60.0
-    """How long to wait after the last step for the learners' evaluations and Byes."""
+    """How long to wait for the learners' evaluations and Byes, after the last step, the last versions, and pauses."""
     linger: float = 10.0
     """How long the syncer of a finished job waits for learners that are away. If it has taken the job over from an earlier process, it also
     waits that long after its start. Longer than a learner's longest delay before a reconnect and a TLS handshake on a busy machine."""

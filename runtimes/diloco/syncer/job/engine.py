@@ -212,9 +212,12 @@ class Engine:
             self._job.unit_stats.of(stream.session.unit).sent_bytes += len(chunk.data)
 
     def acknowledged(self, stream: LearnerStream, count: int) -> None:
-        """Count bytes of chunks that have arrived at a learner, for reports."""
-        if stream.session is not None:
-            self._links.sent(stream.leader.cluster, count, self._clock())
+        """Note that so many bytes of chunks have arrived at a learner."""
+        if stream.session is None:
+            return
+        self._links.sent(stream.leader.cluster, count, self._clock())
+        if count:
+            stream.acknowledged_at = self._clock()
 
     def told(self, part: str, state: PartState) -> None:
         """Take what the operator of a part says about it."""

@@ -5,6 +5,7 @@ If the syncer ended sooner, a learner would take it for lost and look for it.
 
 from __future__ import annotations
 
+from diloco.contract import MOST_PAUSE
 from diloco.syncer.config import Timeouts
 from diloco.syncer.reporting.unit_stats import Phase, UnitStatsTable
 from diloco.syncer.streams.learner_stream import LearnerStreams
@@ -45,8 +46,12 @@ class ShutdownGrace:
             return None
         # A joined learner evaluates and says Bye. If it pauses for its evaluation, it has said for how long.
         if self._streams.joined() or self._streams.joining():
-            paused = (self._unit_stats.of(session.unit).paused_until for _, session in self._streams.joined())
-            return max([self.finished_at, *filter(None, paused)]) + self._timeouts.farewell
+            paused = [self._unit_stats.of(session.unit).paused_until for _, session in self._streams.joined()]
+            # It hears of the end only after the last versions, which a slow link may carry for longer than the farewell.
+            received = [stream.acknowledged_at for stream, _ in self._streams.joined_ranks()]
+            busy_until = max([self.finished_at, *filter(None, paused + received)])
+            # It could announce pauses, or acknowledge byte by byte, for ever.
+            return min(busy_until, self.finished_at + MOST_PAUSE) + self._timeouts.farewell
         # A learner that is away may be on its way back. It must hear that the job is done, or it would look for its syncer for ever.
         linger = self._timeouts.linger
         away = self._sessions.any_on_its_way

@@ -59,6 +59,8 @@ class LearnerStream:
         self.retry_reason = ""
         """Why the stream ends although the learner did nothing wrong and shall reconnect. Empty if there is no such reason."""
         self.assembler: Assembler | None = None
+        self.acknowledged_at: float | None = None
+        """When the learner last acknowledged chunks, on the engine's clock. None if it has not."""
         self.addresses: tuple[str, ...] = ()
         """Where each process of the unit gives its part of the state, rank 0 first. Empty if the unit gives nothing."""
         self.inner_state = ""

@@ -86,7 +86,7 @@ class Job(Protocol):
         ...
 
     def acknowledged(self, stream: LearnerStream, count: int) -> None:
-        """Count bytes of chunks that have arrived at a learner, for reports."""
+        """Note that so many bytes of chunks have arrived at a learner."""
         ...
 
     def report(self) -> Report:

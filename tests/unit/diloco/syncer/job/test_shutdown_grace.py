@@ -1,3 +1,9 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training, until
+from diloco.contract import MOST_PAUSE
 from diloco.syncer.config import Timeouts
 from diloco.syncer.job.shutdown_grace import ShutdownGrace
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
@@ -48,6 +54,40 @@ def test_it_waits_for_the_units_that_are_connected_and_ends_with_their_byes() ->
     assert syncer.shutdown_grace.until == 160.0
     syncer.says_bye("a")
     assert syncer.shutdown_grace.until == 100.0
+
+
+def test_a_unit_that_announces_pause_after_pause_is_waited_for_a_day() -> None:
+    syncer = AtTheEnd()
+    syncer.comes("a")
+    for now in range(100, 200_000, 40_000):
+        syncer.units.of("a").alive(1, f"evaluation {now}", MOST_PAUSE, now)
+    assert syncer.shutdown_grace.until == 100.0 + MOST_PAUSE + 60.0
+
+
+def test_a_unit_to_which_the_last_versions_are_still_coming_is_waited_for_and_no_longer_than_a_day() -> None:
+    syncer = AtTheEnd()
+    syncer.comes("a")
+    ((stream, _),) = syncer.streams.joined()
+    stream.acknowledged_at = 186.0
+    assert syncer.shutdown_grace.until == 246.0
+    stream.acknowledged_at = 1e6
+    assert syncer.shutdown_grace.until == 100.0 + MOST_PAUSE + 60.0
+
+
+def test_versions_that_came_long_before_the_end_lengthen_nothing() -> None:
+    syncer = AtTheEnd()
+    syncer.comes("a")
+    ((stream, _),) = syncer.streams.joined()
+    stream.acknowledged_at = 50.0
+    assert syncer.shutdown_grace.until == 160.0
+
+
+def test_what_arrives_at_a_learner_is_noted_with_its_time(tmp_path: Path, learners: list[LocalLearner]) -> None:
+    place = Place(tmp_path, job_file(training(100_000)))
+    with LocalSyncer(place) as syncer:
+        learners.append(LocalLearner(place, syncer.address, "u").start())
+        streams = syncer.syncer.engine._job.streams
+        until(lambda: any(stream.acknowledged_at for stream in syncer.call(lambda: list(streams))), "an acknowledgement")
 
 
 def test_it_waits_for_a_unit_whose_stream_broke() -> None:
