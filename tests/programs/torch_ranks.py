@@ -15,12 +15,14 @@ from typing import cast
 import numpy as np
 import torch
 import torch._dynamo  # torch does so itself in the first optimizer or DDP of a process, which takes another second
+from builders.master_sgd import MasterSGD
 from diloco.algorithm.fragments import Fragment, make_fragments
 from diloco.algorithm.layout import Layout, LayoutError
 from diloco.algorithm.pieces import Piece, Portion, check_cover, portion
 from diloco.canonical import Canonical
 from diloco.learner.leave import LoopError
 from diloco.torch import ModuleStore
+from diloco.torch.adoption_check import AdoptionCheck
 from diloco.torch.processes import gather_bytes
 from diloco.torch.trained import TrainedParameters
 from torch import distributed, nn
@@ -187,6 +189,7 @@ def check(kind: str, rank: int, ranks: int) -> None:
         else:
             raise AssertionError("ranks with different models agreed")
         check_buffers(rank)
+        check_masters(ranks)
 
 
 def check_trained(ranks: int) -> None:
@@ -230,6 +233,36 @@ def check_buffers(rank: int) -> None:
         assert "has other buffers than this one" in str(error)  # noqa: PT017 - no pytest here
     else:
         raise AssertionError("ranks with different buffers agreed")
+
+
+def check_masters(ranks: int) -> None:
+    """The next step of every rank goes on from what was adopted, also where another rank owns it."""
+    sizes = {"weight": (2 * ranks, 3), "scalar": (), "zeros": (2 * ranks,)}
+    torch.manual_seed(1)
+    module = nn.ParameterDict({name: nn.Parameter(torch.randn(size).bfloat16()) for name, size in sizes.items()})
+    module["zeros"].data.zero_()
+    store = ModuleStore(module)
+    store.divide()
+    optimizer = MasterSGD(module.parameters(), 1e-6)
+    store.adoption_check = AdoptionCheck([optimizer])
+
+    def step() -> None:
+        for parameter in module.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+
+    step()  # the masters exist from now on
+    module["zeros"].data.zero_()
+    optimizer.state[module["zeros"]]["master_param"].zero_()
+    names = [spec.name for spec in store.specs()]
+    for adopted in (2.0, 3.0):
+        store.apply(store.prepare(names, np.full(sum(piece.elements for piece in store.owned()), adopted, np.float32)))
+        store.fill(names)
+        step()
+        # A parameter of zeros equals any state of zeros. Its masters are found at the adoption after that.
+        known = [name for name in names if name != "zeros" or adopted == 3.0]
+        # A step moves by 1e-6, less than a rounding step.
+        assert {name: set(module[name].flatten().tolist()) for name in known} == {name: {adopted} for name in known}, "masters"
 
 
 def be_rank(rank: int, ranks: int, folder: Path, kinds: list[str]) -> None:

@@ -32,8 +32,8 @@ class _Sample:
 
 
 class AdoptionCheck:
-    """Watches the parameters of one model. The store's `apply` calls `begin` and `adopted` around each adoption; the session calls
-    `stepped` in each step."""
+    """Watches the parameters of one model. The store's `apply` calls `look`, `begin` and `adopted` around each adoption, and its `fill`
+    calls `filled`; the session calls `stepped` in each step."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._masters = Masters(optimizers)
@@ -42,21 +42,28 @@ class AdoptionCheck:
         """Samples of the fragment that is being adopted."""
         self._overwrites = OverwriteDetector()
 
+    def look(self, name: str, parameter: torch.Tensor) -> None:
+        """Find the masters of a parameter. The caller has not yet overwritten any part of it."""
+        self._masters.keys(name, parameter)
+
     def begin(self, name: str, parameter: torch.Tensor, place: Place, target: torch.Tensor) -> Callable[[], None]:
         """Prepare to overwrite `target`, a place in a parameter's memory. The caller calls the result afterwards."""
-        masters = self._masters.at(name, parameter, place)
         sampled = self._overwrites.looks  # not every time: each sample costs the host a wait for the device
         where = some_of(target) if sampled else ()
         before = target[where].float() if sampled else None
 
         def finish() -> None:
-            for master in masters:
-                master.copy_(target)
+            self.filled(name, parameter, place, target)
             if before is not None:
                 sample = _Sample(name, target.numel(), lambda: target[where].float(), before, target[where].float(), [])
                 self._candidates.append(sample)
 
         return finish
+
+    def filled(self, name: str, parameter: torch.Tensor, place: Place, target: torch.Tensor) -> None:
+        """Overwrite the masters of `target`, a place in a parameter's memory that has got what another rank adopted."""
+        for master in self._masters.at(name, parameter, place):
+            master.copy_(target)
 
     def adopted(self) -> None:
         """A fragment is overwritten: watch its largest parameter."""

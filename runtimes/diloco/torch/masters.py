@@ -29,12 +29,13 @@ class Masters:
         """Keys of masters in each parameter's state. A parameter has no entry while its state is empty or its values are zero."""
 
     def at(self, name: str, parameter: torch.Tensor, place: Place) -> list[torch.Tensor]:
-        """Return `place` in each master of the parameter. Call this before the place is overwritten."""
+        """Return `place` in each master that `keys` has found for the parameter."""
         state = state_of(self._optimizers, parameter)
-        return [local(state[key])[(*place.where, ...)] for key in self.keys(name, parameter) if key in state]
+        return [local(state[key])[(*place.where, ...)] for key in self._keys.get(name, ()) if key in state]
 
     def keys(self, name: str, parameter: torch.Tensor) -> list[str]:
-        """Return the keys of the parameter's masters in its optimizer's state."""
+        """Return the keys of the parameter's masters in its optimizer's state. Call this before any part of the parameter is overwritten:
+        afterwards it differs from its masters."""
         if parameter.dtype not in (torch.bfloat16, torch.float16):
             return []
         if name not in self._keys and (state := state_of(self._optimizers, parameter)):

@@ -167,6 +167,10 @@ class ModuleStore:
     @torch.no_grad()
     def apply(self, ready: Ready) -> None:
         """Overwrite the parameters in place. On CUDA the host does not wait: the current stream copies the values."""
+        if self.adoption_check is not None:
+            # Of the parameters that `fill` overwrites, too: this rank may own nothing of one, or another layer of it.
+            for name in self.parameter_names([tensor for tensor in ready.names if tensor in self._held]):
+                self.adoption_check.look(name, self._parameters[name])
         for place, value in zip(self._places(ready.names), ready.native, strict=True):
             target, name = self._tensor(place), place.part.parameter
             done = self.adoption_check.begin(name, self._parameters[name], place, target) if self.adoption_check is not None else None
@@ -249,6 +253,9 @@ class ModuleStore:
                 elements = place.piece.elements
                 self._canonical(place).copy_(part[start : start + elements].view(place.piece.size))
                 start += elements
+                if self.adoption_check is not None:
+                    name = place.part.parameter
+                    self.adoption_check.filled(name, self._parameters[name], place, self._tensor(place))
 
     def _digest(self, place: Place) -> int:
         value, shape, start = self._canonical(place), place.part.spec.shape, place.piece.start

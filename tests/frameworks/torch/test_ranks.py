@@ -21,7 +21,7 @@ FOUR = ["ddp", "fsdp", "hsdp", "tensor_parallel", "two_dimensional"]
 @pytest.mark.parametrize(("ranks", "kinds"), [(2, TWO), pytest.param(4, FOUR, marks=pytest.mark.full)])
 def test_the_ranks_of_a_unit_hold_adopt_and_fill_what_one_process_would(tmp_path: Path, ranks: int, kinds: list[str]) -> None:
     command = [sys.executable, str(PROGRAMS / "torch_ranks.py"), str(ranks), str(tmp_path), *kinds]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROGRAMS.parent)}
     program = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, process_group=0)
     try:
         _, said = program.communicate()
