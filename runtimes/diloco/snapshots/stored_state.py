@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 def name_of(attempt: int, local_step: int) -> str:
-    """The name of a state's folder. Within one job, names sort in the order of their states."""
+    """The name of a state's folder. Names sort by attempt; within one process of an attempt, in the order of the states."""
     return f"{attempt:06d}-{local_step:010d}"
 
 
@@ -231,14 +231,16 @@ class UnitFolder:
             raise SnapshotError(f"the manifest of the state would have {len(manifest)} bytes, and {MOST_MANIFEST} at most are read")
         self._folders.write(state.name, REST_FILE, rest)
         self._folders.write(state.name, MANIFEST_FILE, manifest)
-        self._remove(self._names_before(state.name))
+        # Learners outside the cluster all have the same attempt, and each process counts its steps from 0. So a complete state of more
+        # steps is of a process before this one. Without manifest it stays: its process may still write it, and would make it visible with
+        # holes.
+        self._remove(
+            x for x in self._names() if x < state.name or (x > state.name and _attempt(x) == state.attempt and self._folders.holds(x))
+        )
 
     def begin(self, name: str) -> None:
         """Remove earlier states without manifest: storing them failed, and their blocks take room."""
-        self._remove(earlier for earlier in self._names_before(name) if not self._folders.holds(earlier))
-
-    def _names_before(self, name: str) -> list[str]:
-        return [x for x in self._names() if x < name]
+        self._remove(earlier for earlier in self._names() if earlier < name and not self._folders.holds(earlier))
 
     def _remove(self, names: Iterable[str]) -> None:
         try:
@@ -307,6 +309,10 @@ def blocks_to_bytes(blocks: Sequence[Block]) -> bytes:
 def blocks_from_bytes(data: bytes | bytearray) -> list[Block]:
     """Decode a result of `blocks_to_bytes`."""
     return [Block.from_json(block) for block in json.loads(data)]
+
+
+def _attempt(name: str) -> int:
+    return int(name.partition("-")[0])
 
 
 def _is_inside(piece: Piece, shape: tuple[int, ...] | None) -> bool:

@@ -59,6 +59,17 @@ def test_state_takes_the_place_of_those_before_but_not_of_a_later_attempts(uri: 
     assert [path.name for path in (tmp_path / "learners/a").iterdir()] == [newest.name]
 
 
+def test_state_of_a_process_that_counts_from_0_again_takes_the_place_of_one_of_more_steps(
+    uri: str, folder: UnitFolder, tmp_path: Path
+) -> None:
+    a_stored_state(uri, "a", t=16, attempt=1, local_step=5000)
+    under_way = name_of(1, 6000)
+    folder.write(under_way, "00000-000000.bin", b"of a process that may still write")
+    newest = a_stored_state(uri, "a", t=24, attempt=1, local_step=240)
+    assert {path.name for path in (tmp_path / "learners/a").iterdir()} == {newest.name, under_way}
+    assert folder.newest() == newest
+
+
 def test_state_without_a_manifest_is_none_and_one_with_half_of_it_gives_way_to_the_one_before(
     uri: str, folder: UnitFolder, tmp_path: Path
 ) -> None:
