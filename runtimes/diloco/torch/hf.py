@@ -201,10 +201,12 @@ class TrainerShape:
         something else than steps."""
         self._warmup = args.get_warmup_steps(steps)
         self._steps = steps
+        group = optimizer.param_groups[0]
         scheduler = get_scheduler(
             args.lr_scheduler_type,
-            # Not the Trainer's optimizer: a scheduler writes rates as soon as it is made. But with its rate, which some schedules read.
-            optimizer=torch.optim.SGD([torch.zeros(1)], lr=optimizer.param_groups[0]["lr"]),
+            # Not the Trainer's optimizer: a scheduler writes rates as soon as it is made. But with its highest rate, which some schedules
+            # read. In a unit that has taken the state of a peer, "lr" is the peer's present rate.
+            optimizer=torch.optim.SGD([torch.zeros(1)], lr=group.get("initial_lr", group["lr"])),
             num_warmup_steps=self._warmup,
             num_training_steps=self._warmup + steps,
             scheduler_specific_kwargs=args.lr_scheduler_kwargs,

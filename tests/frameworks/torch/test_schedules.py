@@ -84,6 +84,17 @@ def test_the_shapes_of_the_trainer_are_those_of_transformers_over_the_job(tmp_pa
         reference.step()
 
 
+@pytest.mark.parametrize(("kind", "more"), [("cosine_with_min_lr", {"min_lr": 0.05}), ("polynomial", {"lr_end": 0.01})])
+def test_the_trainers_shape_is_that_of_the_highest_rate_in_a_unit_with_the_state_of_a_peer(
+    tmp_path: Path, kind: str, more: dict[str, Any]
+) -> None:
+    args = TrainingArguments(output_dir=str(tmp_path), lr_scheduler_type=kind, warmup_steps=10, lr_scheduler_kwargs=more)
+    fresh, came_back = (torch.optim.SGD([torch.zeros(1)], lr=0.5) for _ in range(2))
+    came_back.param_groups[0].update(initial_lr=0.5, lr=0.2)
+    clock = Clock(progress=0.75, optimizer_steps=1000)
+    assert TrainerShape(args, came_back, 100).next_share(clock) == TrainerShape(args, fresh, 100).next_share(clock)
+
+
 def test_the_trainers_shape_ends_with_the_job_and_not_with_the_units_steps(tmp_path: Path) -> None:
     args = TrainingArguments(output_dir=str(tmp_path), lr_scheduler_type="linear", warmup_steps=0.05)
     shape = TrainerShape(args, optimizer(), 100)
