@@ -228,13 +228,19 @@ class Connection:
         config = self._config
         try:
             while not self._closing.is_set():
-                welcomed, failure = self._stream()
-                if failure is None:
-                    return
-                refusal = "" if welcomed else config.tls.why_refused(config.syncer, config.identity, config.host_name)
-                if attempts.failed(time.monotonic(), welcomed=welcomed, refusal=refusal):
-                    lost = "lost the syncer" if self._incarnation else "no syncer yet"
-                    _log.warning("%s at %s (%s); trying again", lost, config.syncer, refusal or failure)
+                try:
+                    welcomed, failure = self._stream()
+                except Exception:  # noqa: BLE001 - of a framework, or for want of memory: without this thread the unit would train on alone
+                    _log.exception("the exchange with the syncer at %s has failed; trying again", config.syncer)
+                    # As if it had not been welcomed, so that the delay grows: the next stream may bring the same again.
+                    attempts.failed(time.monotonic(), welcomed=False, refusal="")
+                else:
+                    if failure is None:
+                        return
+                    refusal = "" if welcomed else config.tls.why_refused(config.syncer, config.identity, config.host_name)
+                    if attempts.failed(time.monotonic(), welcomed=welcomed, refusal=refusal):
+                        lost = "lost the syncer" if self._incarnation else "no syncer yet"
+                        _log.warning("%s at %s (%s); trying again", lost, config.syncer, refusal or failure)
                 self._closing.wait(RECONNECT.delay(attempts.failures, random.random()))  # noqa: S311 - no secret
         except TlsError as error:
             self._inbox.put(RefusedForGood(Exit.REFUSED_UNAUTHENTICATED, str(error)))

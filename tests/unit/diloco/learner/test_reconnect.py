@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import grpc
 import numpy as np
 import pytest
@@ -9,12 +11,26 @@ from builders.exchange import solo, weights
 from builders.scripted_syncer import INCARNATION, ScriptedStream, ScriptedSyncer
 from builders.stepped_learner import AHEAD, Learner, kinds, newest_progress, of_fragment, progress, values
 from builders.training_loop import BATCH, TOKENS
+from diloco.learner.arrays import ArrayStore
 from diloco.learner.inbox import Leased, PullWanted, Received, Welcomed
 from diloco.learner.leave import Leave
+from diloco.learner.store import Float32Array, Ready
 from diloco.protocol.backoff import ExponentialBackoff
 from diloco.protocol.diloco_pb2 import Taken, ToLearner
 
 # --- streams that end ---------------------------------------------------------------------------------------------------
+
+
+def noted_failures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many attempts in a row had failed at each delay. The delays are short."""
+    failures: list[int] = []
+
+    def noted(self: ExponentialBackoff, count: int, draw: float) -> float:
+        failures.append(count)
+        return 0.01
+
+    monkeypatch.setattr(ExponentialBackoff, "delay", noted)
+    return failures
 
 
 @pytest.mark.parametrize("code", [None, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL])
@@ -29,17 +45,51 @@ def test_any_other_end_of_a_stream_is_followed_by_the_next_stream(
 def test_the_delay_grows_with_each_failed_attempt_and_starts_anew_after_a_welcome(
     learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failures: list[int] = []
-
-    def noted(self: ExponentialBackoff, count: int, draw: float) -> float:
-        failures.append(count)
-        return 0.01
-
-    monkeypatch.setattr(ExponentialBackoff, "delay", noted)
+    failures = noted_failures(monkeypatch)
     stream.end()
     syncer.accept().end()
     syncer.accept().end()
     syncer.accept().welcome(resumed=True, t=4).end()
+    syncer.accept()
+    assert failures == [1, 2, 3, 1]
+
+
+def prepared_badly(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """The next values cannot be laid out for the model, as if a step filled the device, `times` times."""
+    prepare, left = ArrayStore.prepare, iter(range(times))
+
+    def full(self: ArrayStore, names: Sequence[str], values: Float32Array) -> Ready:
+        if next(left, None) is not None:
+            raise RuntimeError("the device is full")
+        return prepare(self, names, values)
+
+    monkeypatch.setattr(ArrayStore, "prepare", full)
+
+
+def test_an_exception_of_the_store_ends_the_stream_and_the_fragment_comes_again(
+    learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner.train()
+    prepared_badly(monkeypatch, 1)
+    stream.update(1, 6, base=4, delta=2.0)
+    again = syncer.accept()
+    assert (again.hello.session, list(again.hello.versions)) == (stream.hello.session, [4, 4])
+    assert "RuntimeError: the device is full" in caplog.text
+    again.welcome(resumed=True, t=6).update(1, 6, base=4, delta=2.0)
+    learner.wait_for(Received)
+    learner.train()
+    assert of_fragment(learner, syncer, 1) == {7.0}
+
+
+def test_the_delay_grows_with_each_exception_of_the_store_in_a_row(
+    learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = noted_failures(monkeypatch)
+    prepared_badly(monkeypatch, 3)
+    stream.update(1, 6, base=4, delta=2.0)
+    for _ in range(2):
+        syncer.accept().welcome(resumed=True, t=6).update(1, 6, base=4, delta=2.0)
+    syncer.accept().welcome(resumed=True, t=6).end()
     syncer.accept()
     assert failures == [1, 2, 3, 1]
 
