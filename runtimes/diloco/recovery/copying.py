@@ -283,7 +283,7 @@ class StoredCopy(Copy):
         blocks = iter([block for block in state.blocks if overlap((array.piece for array in block.arrays), self._pieces)])
         while not self._cancelled.is_set():
             while len(waiting) < _BLOCKS_AT_ONCE and (block := next(blocks, None)) is not None:
-                waiting.append((block, _begin_to_read(folder, state, block)))
+                waiting.append((block, _begin_to_read(folder, state, block, self._heard)))
             if not waiting:
                 break
             block, data = waiting.popleft()
@@ -291,13 +291,11 @@ class StoredCopy(Copy):
             if not np.isfinite(values).all():
                 raise StateError(f"what the unit has stored is not finite: {block.file}")
             self.bytes += values.nbytes
-            self._heard()
             self._put(self._share(block.arrays, values))
         rest = b""
         if self._with_rest:
-            rest = folder.read_rest(state)
+            rest = folder.read_rest(state, self._heard)
             self.bytes += len(rest)
-            self._heard()
         return CopyDone(decode(rest) if rest else None, state.t)
 
     def _share(self, arrays: Sequence[PieceArray], values: NDArray[np.float32]) -> ArraysReceived:
@@ -367,13 +365,14 @@ class StoredSteps:
         on_arrival()
 
 
-def _begin_to_read(folder: UnitFolder, state: StoredState, block: Block) -> Future[bytes]:
-    """Read a block on a daemon thread of its own. While a driver hangs, a thread of a pool would keep the process from ending."""
+def _begin_to_read(folder: UnitFolder, state: StoredState, block: Block, heard: Callable[[], None]) -> Future[bytes]:
+    """Read a block on a daemon thread of its own, which calls `heard` each time that a piece of it has come. While a driver
+    hangs, a thread of a pool would keep the process from ending."""
     data: Future[bytes] = Future()
 
     def read() -> None:
         try:
-            data.set_result(folder.read(state, block.file, block.bytes, block.sha256))
+            data.set_result(folder.read(state, block.file, block.bytes, block.sha256, heard))
         except BaseException as error:  # noqa: BLE001 - raised again where the block is waited for
             data.set_exception(error)
 

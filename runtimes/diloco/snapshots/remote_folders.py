@@ -7,7 +7,7 @@ See docs/decisions/0152-snapshots.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,9 @@ class RemoteFolders:
         self._fs.makedirs(f"{self._base}/{name}", exist_ok=True)
         self._fs.pipe_file(f"{self._base}/{name}/{file}", data)
 
-    def read(self, name: str, file: str, most: int) -> bytes:
-        """Raises Unusable as `read_file` does."""
-        return read_file(self._fs, f"{self._base}/{name}", file, most)
+    def read(self, name: str, file: str, most: int, heard: Callable[[], None] | None = None) -> bytes:
+        """Raises Unusable as `read_file` does. `heard`: as there."""
+        return read_file(self._fs, f"{self._base}/{name}", file, most, heard)
 
     def remove(self, name: str) -> None:
         """Remove a folder. Idempotent."""

@@ -20,6 +20,7 @@ import math
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,12 @@ _MANIFEST = 1 << 20
 """Estimated bytes of a manifest, with the ledger and the statistics of units."""
 MOST_MANIFEST = 256 << 20
 """The most bytes of a manifest that is read."""
+_FIRST_PIECE = 1 << 20
+_MOST_PIECE = 4 << 20
+"""Bytes of a file that one request asks for, while a caller wants to hear of it. A request costs a round trip, so pieces grow to
+`_MOST_PIECE` where they come fast."""
+_FAST = 1.0
+"""Seconds within which a piece must come for the next one to be twice as large."""
 
 type Arrays = Callable[[Path, Mapping[str, Any]], Mapping[str, Array]]
 """Called with a snapshot's folder and its `meta`, returns arrays by name to read it into: float32, contiguous and writable."""
@@ -321,15 +328,29 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise Unusable(f"{MANIFEST_FILE} cannot be read: {error.strerror or error}") from error
 
 
-def read_file(fs: Any, folder: str, file: str, most: int) -> bytes:
+def read_file(fs: Any, folder: str, file: str, most: int, heard: Callable[[], None] | None = None) -> bytes:
     """Return one file of a folder in a fsspec file system. Raises `Unusable` if it is missing, has more than `most` bytes, or is no regular
-    file, and the errors of drivers."""
+    file, and the errors of drivers. `heard`: called each time that a piece of it has come; None: it may come in one piece."""
     if (size := file_size(fs, folder, file)) > most:
         raise Unusable(f"{file} has {size} bytes, and {most} at most are expected")
     try:
-        return bytes(fs.cat_file(f"{folder}/{file}"))
+        return bytes(fs.cat_file(f"{folder}/{file}")) if heard is None else _read_pieces(fs, f"{folder}/{file}", size, heard)
     except FileNotFoundError as error:  # another process has removed it since, for a newer one
         raise Unusable(f"{file} is missing") from error
+
+
+def _read_pieces(fs: Any, path: str, size: int, heard: Callable[[], None]) -> bytes:
+    pieces: list[bytes] = []
+    start, length = 0, _FIRST_PIECE
+    while start < size:
+        begun = time.monotonic()
+        end = min(size, start + length)
+        pieces.append(fs.cat_file(path, start=start, end=end))
+        heard()
+        start = end
+        if time.monotonic() - begun < _FAST:
+            length = min(2 * length, _MOST_PIECE)
+    return b"".join(pieces)
 
 
 def file_size(fs: Any, folder: str, file: str) -> int:

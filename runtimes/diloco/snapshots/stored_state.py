@@ -208,18 +208,19 @@ class UnitFolder:
         """Return the state with this name. Raises Unusable."""
         return StoredState.from_manifest(name, parse_manifest(self._folders.read(name, MANIFEST_FILE, MOST_MANIFEST)))
 
-    def read(self, state: StoredState, file: str, size: int, sha256: str) -> bytes:
-        """Return a file of a state. `size`, `sha256`: what the manifest says. Raises Unusable if they differ."""
-        data = self._folders.read(state.name, file, size)
+    def read(self, state: StoredState, file: str, size: int, sha256: str, heard: Callable[[], None] | None = None) -> bytes:
+        """Return a file of a state. `size`, `sha256`: what the manifest says. `heard`: called each time that a piece of it has come. Raises
+        Unusable if size or checksum differ."""
+        data = self._folders.read(state.name, file, size, heard)
         compare_checksum(file, Written(len(data), hashlib.sha256(data).hexdigest()), Written(size, sha256))
         return data
 
-    def read_rest(self, state: StoredState) -> bytes:
-        """The small rest. Raises Unusable."""
+    def read_rest(self, state: StoredState, heard: Callable[[], None] | None = None) -> bytes:
+        """The small rest. `heard`: as in `read`. Raises Unusable."""
         size, sha256 = state.rest
         if size > MOST_REST_BYTES:
             raise Unusable(f"{REST_FILE} has {size} bytes, and {MOST_REST_BYTES} at most are read")
-        return self.read(state, REST_FILE, size, sha256)
+        return self.read(state, REST_FILE, size, sha256, heard)
 
     def write(self, name: str, file: str, data: bytes | bytearray) -> None:
         self._folders.write(name, file, data)

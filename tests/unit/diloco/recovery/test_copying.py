@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,16 +15,20 @@ from builders.momentum_learner import MomentumState
 from builders.snapshots import MODEL
 from builders.stored_states import a_stored_state
 from diloco.algorithm.fragments import make_fragments
-from diloco.algorithm.layout import Layout
+from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.pieces import Piece, deal, wholes
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.config import read_learner_config
 from diloco.learner.incarnations import Incarnations
 from diloco.protocol.diloco_pb2 import Donor, Give
-from diloco.recovery.copying import Copy, CopyDone, CopyFailed, StoredCopy, newest
+from diloco.recovery import copying
+from diloco.recovery.adopted_versions import AdoptedVersions
+from diloco.recovery.copying import Copy, CopyDone, CopyFailed, Found, StoredCopy, newest
 from diloco.recovery.process_copy import ProcessCopy
 from diloco.recovery.process_state import ProcessState
+from diloco.snapshots import store, stored_state
 from diloco.snapshots.stored_state import FOLDER, StoredState, UnitFolder
+from fsspec.implementations.local import LocalFileSystem
 
 pytestmark = pytest.mark.slow
 
@@ -139,7 +143,7 @@ class Hanging(UnitFolder):
 
     reading = threading.Event()
 
-    def read(self, state: StoredState, file: str, size: int, sha256: str) -> bytes:
+    def read(self, state: StoredState, file: str, size: int, sha256: str, heard: Callable[[], None] | None = None) -> bytes:
         self.reading.set()
         threading.Event().wait()
         raise AssertionError
@@ -162,3 +166,72 @@ def test_a_store_that_hangs_keeps_no_process_from_its_end(tmp_path: Path) -> Non
     process.kill()
     process.join()
     assert ended == 0
+
+
+class SlowLink:
+    """Virtual time, in which each read of a block takes SECONDS_OF_PIECE for each PIECE bytes."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._due: list[float] = []
+        self._changed = threading.Condition()
+
+    def monotonic(self) -> float:
+        return self.now
+
+    @property
+    def waiting(self) -> int:
+        """Reads under way."""
+        with self._changed:
+            return sum(due > self.now for due in self._due)
+
+    def carry(self, data: bytes) -> bytes:
+        with self._changed:
+            due = self.now + len(data) / PIECE * SECONDS_OF_PIECE
+            self._due.append(due)
+            assert self._changed.wait_for(lambda: self.now >= due, WAIT_TIMEOUT)
+        return data
+
+    def second(self) -> None:
+        with self._changed:
+            self.now += 1
+            self._changed.notify_all()
+
+
+PIECE, SECONDS_OF_PIECE = 64, 10
+
+
+def test_a_copy_goes_on_while_bytes_of_its_blocks_come_however_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_state, "BLOCK_BYTES", 4 * PIECE)
+    monkeypatch.setattr(store, "_FIRST_PIECE", PIECE)
+    layout = Layout(TensorSpec(f"w{index}", (PIECE,)) for index in range(4))  # four pieces each
+    stored = a_stored_state(f"file://{tmp_path}", "a", t=8, layout=layout)
+    assert [block.bytes for block in stored.blocks] == [4 * PIECE] * 4
+    link, cat_file = SlowLink(), LocalFileSystem.cat_file
+
+    def slowly(fs: LocalFileSystem, path: str, **more: int) -> bytes:
+        data: bytes = cat_file(fs, path, **more)
+        return link.carry(data) if "/00000-" in path else data
+
+    monkeypatch.setattr(LocalFileSystem, "cat_file", slowly)
+    for module in (copying, store):
+        monkeypatch.setattr(module, "time", link)
+    folder = UnitFolder(f"file://{tmp_path}/{FOLDER}/a")
+    copy = StoredCopy(lambda: Found(folder, stored), "a", stored.kind, layout, wholes(layout.tensors), lambda: None, with_rest=False)
+    puts = ProcessCopy(copy, lambda array, values: None, {}, now=link.monotonic)
+    copy.start()
+    for _ in range(4 * SECONDS_OF_PIECE):
+        until(lambda: link.waiting == 4, "all blocks are under way")
+        assert puts.go_on(AdoptedVersions(0)) is None
+        link.second()
+    assert isinstance(until(lambda: puts.go_on(AdoptedVersions(0)), "the copy ends"), CopyDone)
+
+
+def test_a_file_that_comes_fast_is_read_in_larger_and_larger_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_FIRST_PIECE", 1)
+    monkeypatch.setattr(store, "_MOST_PIECE", 4)
+    monkeypatch.setattr(store, "time", SlowLink())
+    (tmp_path / "file").write_bytes(bytes(range(13)))
+    heard: list[None] = []
+    assert store.read_file(LocalFileSystem(), str(tmp_path), "file", 13, lambda: heard.append(None)) == bytes(range(13))
+    assert len(heard) == 5, "1, 2, 4, 4 and 2 bytes"
