@@ -49,6 +49,8 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy
         self._updates = 0
         self._tokens = 0
         self._batches = 0
+        self._losses: list[torch.Tensor] = []
+        """Losses of the batches since the last update. With manual optimization the last batch alone."""
         self._loss: torch.Tensor | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -98,12 +100,18 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy
         """Count a batch. After the last batch of an update, when `global_step` has grown, report the step."""
         self._tokens += self._count(batch)
         self._batches += 1
+        given = outputs.get("loss") if isinstance(outputs, dict) else None
+        losses = [] if given is None else [given]
+        if pl_module.automatic_optimization:
+            # Lightning has divided each by this number, so that the gradients of the update add up to their mean.
+            losses = [*self._losses, *(loss * trainer.accumulate_grad_batches for loss in losses)]
+        self._losses = losses
         if trainer.global_step != self._updates:
             # The loss of the update before: the device has computed it, so the host does not wait.
             loss = None if self._loss is None else self._loss.item()
             self._session.step(tokens=self._tokens, batches=self._batches, loss=loss)
             self._updates, self._tokens, self._batches = trainer.global_step, 0, 0
-            self._loss = outputs.get("loss") if isinstance(outputs, dict) else None
+            self._loss, self._losses = torch.stack(self._losses).mean() if self._losses else None, []
             for config in trainer.lr_scheduler_configs:
                 if isinstance(config.scheduler, ProgressLR):
                     config.scheduler.step()  # again: Lightning has called it before the session knew of the step

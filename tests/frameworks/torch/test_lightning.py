@@ -89,6 +89,42 @@ def test_a_trainer_trains_on_leased_samples_until_the_job_is_done(tmp_path: Path
     assert unit.tokens == unit.steps * ACCUMULATION * BATCH * WIDTH > 0
 
 
+class Constant(Squares):
+    """Its loss is 1, 2, 3, and so on for the batches of an update, which has `ACCUMULATION` of them."""
+
+    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
+        return super().training_step(batch, index) * 0 + index % ACCUMULATION + 1
+
+
+class Manual(Constant):
+    """It divides its own losses."""
+
+    automatic_optimization = False
+
+    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
+        loss = super().training_step(batch, index)
+        self.manual_backward(loss / ACCUMULATION)
+        if (index + 1) % ACCUMULATION == 0:
+            self.optimizers().step()
+        return loss
+
+
+@pytest.mark.parametrize(("module", "accumulation", "loss"), [(Constant, ACCUMULATION, 2.0), (Manual, 1, 3.0)])
+def test_the_loss_of_an_update_is_the_mean_of_its_batches_and_of_a_manual_one_that_of_its_last(
+    tmp_path: Path, module: type[Squares], accumulation: int, loss: float
+) -> None:
+    learner = ScriptedSession().join()
+
+    def tokens(batch: list[torch.Tensor]) -> int:
+        if learner.session.step_count == 3:
+            learner.member.drain()
+        return elements(batch)
+
+    loader = DataLoader(DATA, batch_sampler=learner.session.numbers(BATCH, samples=SAMPLES))
+    trainer(tmp_path, Steps(learner.session, tokens=tokens), accumulate_grad_batches=accumulation).fit(module(), loader)
+    assert learner.progress.loss == loss
+
+
 def test_a_drain_in_the_middle_of_an_update_ends_the_training(tmp_path: Path) -> None:
     learner = ScriptedSession().join()
     counted: list[int] = []
