@@ -43,6 +43,16 @@ def local_files() -> Any:
     return LocalFileSystem()
 
 
+def exists(fs: Any, path: str) -> bool:
+    """Whether there is a file or folder in a file system of fsspec. Raises the errors of drivers: `fs.exists` of some drivers, such as that
+    of local disks, takes every error for "no", and what is there must not count as absent because a disk fails for a moment."""
+    try:
+        fs.info(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def words(error: Exception) -> str:
     """Return a driver's error message on one line, without the part that obstore adds for its developers."""
     return " ".join(str(error).partition("\n\nDebug source:")[0].split())

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diloco.export.places import ExportError, Folder, errors_of_drivers, folders_of, job_of, manifest_of, opened, shown, subfolders
+from diloco.object_stores import exists
 from diloco.snapshots.store import MANIFEST_FILE, TENSORS_FILE, Unusable, compare_checksum, compare_size, file_size, step_of, tensors_of
 from diloco.snapshots.stored_state import FOLDER, REST_FILE, StoredState
 from diloco.snapshots.tensor_file import Written, checksum
@@ -93,7 +94,7 @@ def list_states(where: str, *, job: str = "", check: bool = False, reading: Call
 
 def _state_listed(fs: Any, path: str, unit: str, job: str, reading: Callable[[], None] | None) -> StateEntry | None:
     """Return the entry of a stored state; None if it is not finished yet, or was removed meanwhile."""
-    if not fs.exists(f"{path}/{MANIFEST_FILE}"):
+    if not exists(fs, f"{path}/{MANIFEST_FILE}"):
         return None
     stored: StoredState | None = None
     state, why = State.COMPLETE, ""
@@ -104,7 +105,7 @@ def _state_listed(fs: Any, path: str, unit: str, job: str, reading: Callable[[],
             if reading is not None:
                 state = State.WHOLE
     except Unusable as reason:
-        if not fs.exists(f"{path}/{MANIFEST_FILE}"):
+        if not exists(fs, f"{path}/{MANIFEST_FILE}"):
             return None
         state, why = State.DAMAGED, str(reason)
     return StateEntry(
@@ -189,7 +190,7 @@ def _listed(fs: Any, folder: Folder, name: str, reading: Callable[[], None] | No
 
 def _gone(fs: Any, path: str, state: State) -> bool:
     """Whether a snapshot that seems damaged was only removed since its folder was listed, because its job has saved a newer one."""
-    return state in (State.DAMAGED, State.UNFINISHED) and not fs.exists(path)
+    return state in (State.DAMAGED, State.UNFINISHED) and not exists(fs, path)
 
 
 def _saved(fs: Any, path: str) -> float | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
-from diloco.object_stores import REMEDY, file_system, words
+from diloco.object_stores import REMEDY, exists, file_system, words
 from diloco.snapshots.store import MANIFEST_FILE, MOST_MANIFEST, Unusable, generation_of, parse_manifest, read_file, step_of
 
 _DEPTH = 4
@@ -133,7 +133,7 @@ def errors_of_drivers(where: str) -> Iterator[None]:
 def folders_of(fs: Any, where: str, path: str) -> list[Folder]:
     """Return the folders with snapshots at or below `path`, the nearest first. If `path` is one snapshot, the result is a folder with this
     snapshot alone. `where`: the path for messages. Raises ExportError if `path` does not exist."""
-    if not fs.exists(path):
+    if not exists(fs, path):
         raise ExportError(f"{where} does not exist")
     return [_one(fs, path)] if generation_of(_last(path)) is not None else list(_folders(fs, path))
 
@@ -166,13 +166,13 @@ def _one_folder(fs: Any, path: str, inside: Sequence[str] | None = None) -> Fold
         inside = subfolders(fs, path)
     names = [name for name in inside if generation_of(name) is not None]
     newest_first = sorted(names, key=lambda name: generation_of(name) or 0, reverse=True)
-    finished = [name for name in newest_first if fs.exists(f"{path}/{name}/{MANIFEST_FILE}")]
+    finished = [name for name in newest_first if exists(fs, f"{path}/{name}/{MANIFEST_FILE}")]
     return Folder(path, finished, [name for name in newest_first if name not in finished])
 
 
 def _one(fs: Any, path: str) -> Folder:
     parent, _, name = path.rpartition("/")
-    finished = fs.exists(f"{path}/{MANIFEST_FILE}")
+    finished = exists(fs, f"{path}/{MANIFEST_FILE}")
     return Folder(parent, [name] if finished else [], [] if finished else [name])
 
 

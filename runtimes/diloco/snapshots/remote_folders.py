@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from diloco.object_stores import REMEDY, file_system, words
+from diloco.object_stores import REMEDY, exists, file_system, words
 from diloco.snapshots.store import MANIFEST_FILE, SnapshotError, read_file
 
 FIELD = "spec.training.checkpoint.uri"
@@ -56,12 +56,12 @@ class RemoteFolders:
         # The manifest goes first: an interrupted removal must not look like a damaged folder.
         if self.holds(name):
             self._fs.rm_file(f"{self._base}/{name}/{MANIFEST_FILE}")
-        if self._fs.exists(f"{self._base}/{name}"):
+        if exists(self._fs, f"{self._base}/{name}"):
             self._fs.rm(f"{self._base}/{name}", recursive=True)
 
     def holds(self, name: str) -> bool:
         """Whether the folder is complete: whether it has a manifest."""
-        return bool(self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}"))
+        return exists(self._fs, f"{self._base}/{name}/{MANIFEST_FILE}")
 
     def files(self, name: str) -> list[str]:
         """The names of a folder's files without the manifest, sorted."""
@@ -70,7 +70,7 @@ class RemoteFolders:
     def names(self) -> list[str]:
         """The names of all entries, in any order, complete or not."""
         self._fs.invalidate_cache()  # another process may have written
-        if not self._fs.exists(self._base):
+        if not exists(self._fs, self._base):
             return []
         return self._in(self._base)
 

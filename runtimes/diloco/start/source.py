@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from diloco.export.model_file import open_model
 from diloco.export.places import ExportError, NoSnapshotsError, errors_of_drivers, opened, shown
+from diloco.object_stores import exists
 from diloco.safetensors_file import FLOAT_BYTES, SafetensorsFile
 from diloco.safetensors_header import NotSafetensorsError
 from diloco.snapshots.store import MOST_MANIFEST, Unusable, file_size, read_file
@@ -134,12 +135,12 @@ def _files(uri: str) -> list[str]:
     fs, path = opened(uri)
     with errors_of_drivers(uri):
         if path.endswith(SUFFIX):
-            if not fs.exists(path):
+            if not exists(fs, path):
                 raise ExportError("there is no such file")
             return [path]
-        if fs.exists(f"{path}/{INDEX_FILE}"):
+        if exists(fs, f"{path}/{INDEX_FILE}"):
             return [f"{path}/{name}" for name in _named_in(_index(fs, path))]
-        return [f"{path}/{MODEL_FILE}"] if fs.exists(f"{path}/{MODEL_FILE}") else []
+        return [f"{path}/{MODEL_FILE}"] if exists(fs, f"{path}/{MODEL_FILE}") else []
 
 
 def _index(fs: Any, folder: str) -> bytes:

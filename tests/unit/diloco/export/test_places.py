@@ -7,6 +7,7 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
+from builders.failing_disk import failing_info
 from builders.snapshots import a_model, save_snapshot
 from diloco.export.places import ExportError, find_snapshot
 from diloco.snapshots.remote import RemoteSnapshots
@@ -91,6 +92,13 @@ def test_a_place_that_is_missing_or_empty_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path / "nowhere") == f"{tmp_path}/nowhere does not exist"
     assert refusal(tmp_path).startswith(f"there are no snapshots in {tmp_path}: ")
     assert "Install the driver" in refusal("nosuch://bucket/jobs")
+
+
+@pytest.mark.parametrize("entry", ["snapshots", "snapshot-00000001-t10", MANIFEST_FILE])
+def test_an_error_of_a_disk_is_not_taken_for_something_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str) -> None:
+    snapshot = save_snapshot(tmp_path / "snapshots", 10, a_model())
+    failing_info(monkeypatch, entry)
+    assert "cannot be read: [Errno 5] Input/output error" in refusal(tmp_path / "snapshots" if entry == "snapshots" else snapshot)
 
 
 def test_unfinished_snapshots_are_not_used_and_the_newer_ones_are_mentioned(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+from builders.failing_disk import failing_info
 from diloco.snapshots.remote import RemoteSnapshots
 from diloco.snapshots.store import MANIFEST_FILE, TENSORS_FILE, SnapshotError, SnapshotStore
 from diloco.snapshots.tensor_file import TensorParts
@@ -175,11 +176,34 @@ def test_errors_of_a_drivers_own_are_reported_alike(
     def refuse(*args: object, **kwargs: object) -> None:
         raise DriverError("403 Forbidden")
 
-    monkeypatch.setattr(type(fs), "exists", refuse)
+    monkeypatch.setattr(type(fs), "info", refuse)
     with pytest.raises(SnapshotError, match=r"cannot be read: 403 Forbidden"):
         remote.restore(SnapshotStore(tmp_path / "new", 3))
     with pytest.raises(SnapshotError, match=r"could not be copied.*403 Forbidden"):
         remote.upload(path)
+
+
+@pytest.mark.parametrize("entry", ["remote", MANIFEST_FILE])
+def test_an_error_of_a_disk_is_not_taken_for_a_missing_copy(
+    local: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    uri = f"file://{tmp_path}/remote"
+    remote = with_copies(uri, local, 1, 2, 3, 4, keep=4)
+    path = save(local, 5)
+    with monkeypatch.context() as patch:
+        failing_info(patch, entry)
+        with pytest.raises(SnapshotError, match=r"could not be copied.*Input/output error"):
+            remote.upload(path)
+        with pytest.raises(SnapshotError, match=r"cannot be read.*Input/output error"):
+            remote.restore(SnapshotStore(tmp_path / "new", 3))
+    assert names(uri) == [f"snapshot-{t:08d}-t{t}" for t in (1, 2, 3, 4, 5)], "the new copy and all before it"
+
+
+def test_a_file_among_the_copies_is_no_copy(local: SnapshotStore, tmp_path: Path) -> None:
+    remote = with_copies(f"file://{tmp_path}/remote", local, 1)
+    (tmp_path / "remote" / "snapshot-00000002-t2").write_text("a file")
+    assert restored(f"file://{tmp_path}/remote", tmp_path / "new") == 1
+    assert not remote.holds("snapshot-00000002-t2")
 
 
 @pytest.mark.parametrize("bad", ["nosuchscheme://bucket/folder", "gs://"])

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders.failing_disk import failing_info
 from builders.snapshots import MODEL
 from builders.stored_states import a_stored_state
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.pieces import Piece
 from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.snapshots import store, stored_state
-from diloco.snapshots.store import SnapshotError, Unusable
+from diloco.snapshots.store import MANIFEST_FILE, SnapshotError, Unusable
 from diloco.snapshots.stored_state import (
     Block,
     BlockWriter,
@@ -205,6 +206,18 @@ def test_blocks_of_a_try_that_failed_go_when_the_next_begins(uri: str, folder: U
     folder.begin(name_of(1, 1100))
     assert folder.newest() == whole
     assert not (tmp_path / "learners" / "a" / torn).exists()
+
+
+def test_an_error_of_a_disk_is_not_taken_for_a_missing_state(
+    uri: str, folder: UnitFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = a_stored_state(uri, "a", t=8, attempt=1, local_step=900)
+    with monkeypatch.context() as patch:
+        failing_info(patch, MANIFEST_FILE)
+        with pytest.raises(OSError, match="Input/output error"):
+            folder.newest()
+        folder.begin(name_of(1, 1100))
+    assert folder.newest() == whole
 
 
 def test_numbers_that_are_not_finite_are_not_stored(folder: UnitFolder) -> None:

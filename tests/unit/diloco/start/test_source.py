@@ -12,6 +12,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+from builders.failing_disk import failing_info
 from builders.snapshots import a_model, save_snapshot
 from diloco.start.source import Source, StartError, open_source
 from safetensors.numpy import save_file
@@ -47,6 +48,12 @@ def test_a_safetensors_file_is_a_model(tmp_path: Path) -> None:
     source = open_source(f"file://{file}")
     assert source.name == f"file://{file}"
     assert_holds(source, a_model(2))
+
+
+@pytest.mark.parametrize("entry", ["model.safetensors", "model.safetensors.index.json"])
+def test_an_error_of_a_disk_is_not_taken_for_a_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str) -> None:
+    failing_info(monkeypatch, entry)
+    assert "Input/output error" in refusal(tmp_path)
 
 
 def test_a_folder_of_transformers_is_a_model_in_one_file_or_in_several(tmp_path: Path) -> None:
