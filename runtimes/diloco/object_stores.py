@@ -26,11 +26,11 @@ def file_system(where: str) -> tuple[Any, str]:
 
     scheme, separator, rest = where.partition("://")
     if separator and scheme in BUCKETS and find_spec("obstore") is not None:
-        from obstore.fsspec import FsspecStore
+        from diloco.buckets import BucketFiles
 
         if not rest.strip("/"):
             raise ValueError(f"{where} names no bucket")
-        store_of: Any = FsspecStore
+        store_of: Any = BucketFiles
         return store_of(BUCKETS[scheme]), rest.rstrip("/")
     fs, path = fsspec.core.url_to_fs(where)
     return fs, str(path)

@@ -13,7 +13,7 @@ from diloco.object_stores import file_system
 @pytest.mark.parametrize(("uri", "path"), [("s3://b/jobs/x", "b/jobs/x"), ("gs://b/x/", "b/x"), ("gcs://b", "b"), ("az://c/x", "c/x")])
 def test_buckets_are_read_by_obstore(uri: str, path: str) -> None:
     fs, found = file_system(uri)
-    assert (type(fs).__module__, found) == ("obstore.fsspec", path)
+    assert (type(fs).__module__, found) == ("diloco.buckets", path)
 
 
 def test_what_the_rest_of_a_program_opens_stays_as_it_was() -> None:
