@@ -1,4 +1,4 @@
-"""Files that are as large as memory."""
+"""Files that are too large for memory, or for the usual parts of an upload."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from diloco.buckets import READ_BYTES, BucketFiles
+from diloco.buckets import LEAST_PART, READ_BYTES, BucketFiles
 
 _PEAK = """
 import resource, sys
@@ -66,3 +66,21 @@ def test_a_missing_file_is_told_in_either_direction(tmp_path: Path) -> None:
         files.get_file(str(tmp_path / "nowhere"), str(tmp_path / "file"))
     with pytest.raises(FileNotFoundError):
         files.put_file(str(tmp_path / "nowhere"), str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("gibibytes", [0, 1, 100, 4000])
+def test_an_upload_has_no_more_parts_than_s3_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gibibytes: int) -> None:
+    size = gibibytes << 30
+    file = a_sparse_file(tmp_path / "file", size)
+    sizes: list[int] = []
+
+    class Store:
+        async def put_async(self, path: str, file: Path, chunk_size: int = 5 << 20) -> None:
+            sizes.append(chunk_size)
+
+    files: Any = BucketFiles("file")
+    monkeypatch.setattr(files, "_construct_store", lambda bucket: Store())
+    files.put_file(str(file), str(tmp_path / "target"))
+    (chunk_size,) = sizes
+    assert chunk_size >= LEAST_PART
+    assert -(-size // chunk_size) <= 10_000
