@@ -17,8 +17,10 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
+from diloco import kernels
 from diloco.algorithm.state import FORMAT as CORE_FORMAT
 from diloco.export.places import ExportError, Snapshot, find_snapshot, other_steps
+from diloco.kernels import Status
 from diloco.safetensors_file import SafetensorsFile
 from diloco.safetensors_header import NotSafetensorsError, header_bytes
 from diloco.snapshots.store import TENSORS_FILE, Unusable, compare_checksum, tensors_of
@@ -153,19 +155,15 @@ class ModelFile:
             return block
         values = np.frombuffer(block, "<f4")
         if self.dtype == "bfloat16":
-            return _bfloat16(values)
+            upper = np.empty(values.size, np.uint16)
+            if kernels.encode_bfloat16(values, None, upper) is not Status.OK:
+                raise ExportError(f"tensor {name} has values beyond the range of bfloat16; use --dtype float32")
+            return upper.tobytes()
         with np.errstate(over="ignore"):
             coded = values.astype("<f2")
         if not np.isfinite(coded).all():
             raise ExportError(f"tensor {name} has values beyond the range of float16; use --dtype bfloat16 or float32")
         return coded.tobytes()
-
-
-def _bfloat16(values: np.ndarray[Any, np.dtype[np.float32]]) -> bytes:
-    """The upper half of each value, rounded to nearest, ties to even."""
-    bits = values.view("<u4")
-    rounded: bytes = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2").tobytes()
-    return rounded
 
 
 @contextlib.contextmanager

@@ -67,6 +67,17 @@ def test_bfloat16_is_rounded_as_torch_rounds_it(tmp_path: Path) -> None:
     assert torch.equal(found, torch.from_numpy(array).to(torch.bfloat16))
 
 
+def test_what_bfloat16_cannot_hold_is_refused(tmp_path: Path) -> None:
+    # Its largest number is 2^127 * (2 - 2^-7), about 3.3895e38. What rounds to it lies below 2^127 * (2 - 2^-8), about 3.3962e38.
+    save_snapshot(tmp_path / "good", 1, {"x": np.array([3.396e38, -3.396e38], np.float32)})
+    exported(tmp_path / "good", tmp_path / "model", dtype="bfloat16")
+    save_snapshot(tmp_path / "large", 1, {"x": np.array([3.4e38], np.float32)})
+    assert "tensor x has values beyond the range of bfloat16; use --dtype float32" in refusal(
+        tmp_path / "large", tmp_path / "other", dtype="bfloat16"
+    )
+    assert not (tmp_path / "other").exists()
+
+
 def test_float16_is_rounded_and_what_it_cannot_hold_is_refused(tmp_path: Path) -> None:
     save_snapshot(tmp_path / "good", 1, {"x": np.array([1 / 3, -65504.0], np.float32)})
     found = safetensors.numpy.load_file(exported(tmp_path / "good", tmp_path / "model", dtype="float16"))["x"]
