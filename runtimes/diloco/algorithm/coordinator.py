@@ -494,10 +494,14 @@ class Coordinator:
         return refuse(Reason.STALE, unit, offer, "it came after the merge")
 
     def _close(self, exchanges: Sequence[Exchange], now: float, orders: list[Order]) -> bool:
-        """Close exchanges, and append their orders. Without contributions a fragment keeps its value. Returns whether there is an order to
-        merge."""
+        """Close exchanges that are over, and append their orders. Without contributions a fragment keeps its value.
+
+        Returns whether there is an order to merge.
+        """
         ordered = False
         for exchange in exchanges:
+            if exchange.waiting and not self._is_over(exchange, now):
+                continue  # the quorum is lost, as one before it was closed whose refused unit is withdrawn from this one
             del self._open[exchange.t]
             exchange.closed_at = now
             # Their answers may still come, and then tell how long the next deadline must be.
@@ -544,7 +548,7 @@ class Coordinator:
             # The unit's contributions to other open exchanges have the same fault. They count as one refusal with this one.
             withdrawn = [e for e in self._open.values() if unit in e.contributions and e.contributions[unit].member is contribution.member]
             for other in withdrawn:
-                del other.contributions[unit]
+                other.withdraw(unit, self.training.quorum)
             message = f"fragment {exchange.fragment} of outer step {exchange.t} from unit {unit} is refused: {why}"
             refusal = exchange.refused[unit] = Refusal(Reason.OUTLIER, message)
             orders.append(

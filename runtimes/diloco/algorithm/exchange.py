@@ -56,7 +56,7 @@ class Exchange:
     waits_for: str = ""
     """The unit with the latest deadline when `closes_at` last compared them all."""
     quorum_at: float | None = None
-    """When the answers reached the quorum; None before."""
+    """When the answers reached the quorum; None before, and after so many were withdrawn that it is lost."""
     worked_at_quorum: float = 0.0
     """Mean local steps so far at that moment."""
 
@@ -66,6 +66,12 @@ class Exchange:
         self.arriving.discard(unit)
         if self.quorum_at is None and len(self.contributions) >= quorum:
             self.quorum_at, self.worked_at_quorum = now, worked
+
+    def withdraw(self, unit: str, quorum: int) -> None:
+        """Remove the contribution of `unit`. If fewer than `quorum` are left, the exchange waits as it did before it had so many."""
+        del self.contributions[unit]
+        if len(self.contributions) < quorum:
+            self.quorum_at = None
 
     def closes_at(self, now: float, deadline: Callable[[str], float], overlap_seconds: float, grace_seconds: float) -> float:
         """Return when to merge without the units that have not answered, once the overlap in outer steps is used up.

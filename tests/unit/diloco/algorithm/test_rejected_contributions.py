@@ -135,6 +135,55 @@ def test_one_fault_in_several_open_exchanges_is_one_refusal() -> None:
     assert not core.shard._accepted
 
 
+@pytest.mark.parametrize(
+    ("answers_at", "merged_at", "units"),
+    [(20.0, 20.0, ("b", "late")), (None, 32.0, ("b",))],  # the first answer of a unit is waited for until 30 s after the pull at 2.0
+)
+def test_an_exchange_that_loses_its_quorum_with_a_refused_unit_waits_again(
+    answers_at: float | None, merged_at: float, units: tuple[str, ...]
+) -> None:
+    core = a_seeded_core(a_job(overlap_steps=2, quorum=2), units=["b", "sick"], value=1.0)
+    pulls = []
+    for step in (1, 2):
+        for unit in core.units:
+            core.progress(unit, metadata(core, step), float(step))
+        pulls += of(Pull, core.advance(float(step)))
+        if step == 1:
+            core.join("late", 1.0)  # so it is asked for the second exchange only
+    first, second = pulls
+    assert second.units == ("b", "late", "sick")
+    for pull in (second, first):
+        for unit, answer in (("sick", huge), ("b", well)):
+            assert core.push(unit, answer(core, pull), 2.0) is None
+    assert [x.withdrawn for x in of(ContributionRejected, core.advance(2.0))] == [(second.t,)]
+    merges: list[tuple[float, Merged]] = []
+    for now in (float(second) for second in range(3, 34)):
+        for unit in core.units:  # steps without end, so neither the clock nor a silence ends the wait
+            core.progress(unit, metadata(core, int(now)), now)
+        if now == answers_at:
+            assert core.push("late", well(core, second), now) is None
+        merges += [(now, merge) for merge in of(Merged, core.advance(now)) if merge.t == second.t]
+    assert [(now, merge.units) for now, merge in merges] == [(merged_at, units)]
+
+
+def test_exchanges_that_are_over_together_are_judged_one_after_the_other() -> None:
+    """At the end of a job all open exchanges are due. The second one loses its quorum when the first one is closed."""
+    core = a_seeded_core(a_job(steps=2, overlap_steps=1, quorum=2), units=["b", "late", "sick"], value=1.0)
+    pulls = []
+    for now in (1.0, 2.0):
+        for unit in core.units:
+            core.progress(unit, metadata(core, int(now)), now)
+        pulls += of(Pull, core.advance(now))
+    for pull in pulls:
+        for unit, answer in (("sick", huge), ("b", well)):
+            assert core.push(unit, answer(core, pull), 2.0) is None
+    # The overlap ends at 2.0 and 3.0, both quorums came at 2.0, and the others get one step more: until 3.0 and 4.0.
+    merged = of(Merged, core.advance(4.0))
+    assert [(merge.t, merge.units) for merge in merged] == [(1, ("b",))]
+    assert core.push("late", well(core, pulls[1]), 4.5) is None
+    assert [(merge.t, merge.units) for merge in of(Merged, core.advance(4.5))] == [(2, ("b", "late"))]
+
+
 def test_the_next_process_of_a_unit_does_not_suffer_for_the_one_before() -> None:
     core = a_core(["a", "sick"])
     for unit in core.units:
