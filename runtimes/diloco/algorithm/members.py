@@ -110,8 +110,8 @@ class Member:
         """Return how many of `new` steps count. Otherwise a unit that claims thousands in each report would drive the clock alone."""
         seconds = max(self.shortest_credible_step, self.shortest)
         since, self.counted_at = now - self.counted_at, now
-        if not seconds:
-            return new
+        if not seconds:  # no unit has said yet how long a step takes
+            return min(new, int(BUNCHED_STEPS))
         most = self.spare_steps + since / seconds
         counted = min(new, int(most))
         self.spare_steps = min(BUNCHED_STEPS, most - counted)
@@ -330,9 +330,14 @@ class Members:
     def _compare(self) -> None:
         """Set each unit's `shortest_credible_step` by the lower median of the others' shortest steps, see `FASTEST`."""
         known = [m for m in self._members.values() if m.counts and m.shortest]
-        if len(known) < 2:
+        if not known:
             return
         shortest = sorted([m.shortest for m in known])
+        for m in self._members.values():
+            if not m.shortest:  # its reports say no duration, and must not count without bound
+                m.shortest_credible_step = shortest[(len(shortest) - 1) // 2] / FASTEST
+        if len(known) < 2:
+            return
         middle = (len(shortest) - 2) // 2  # index of the lower median in a list with one value less
         for m in known:
             m.shortest_credible_step = shortest[middle if m.shortest > shortest[middle] else middle + 1] / FASTEST

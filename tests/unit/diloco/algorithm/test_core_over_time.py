@@ -1,5 +1,7 @@
 """The core with simulated learners on virtual time: pace, quorum, silence and grace."""
 
+import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -7,7 +9,9 @@ import pytest
 from builders.core import InlineCore, SimulatedLearner, Simulation, a_job, a_layout, a_seeded_core
 from builders.exploration import examples
 from diloco.algorithm.effects import Broadcast, Merged, Pull, Rest, Skipped
+from diloco.algorithm.events import Metadata
 from diloco.algorithm.pacing import MOST_LOCAL_STEPS
+from diloco.contract import Grace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -247,6 +251,22 @@ def test_learner_that_answers_again_is_waited_for_again() -> None:
     # its first answer comes too late, as tau is one step; it says how long this learner takes
     assert "StaleRound" in {refusal.reason for _, refusal in sim.refused}
     assert [m.units for m in sim.all(Merged)[-20:]] == [("a", "b")] * 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("claimed_at", [2.5, 20.5])
+def test_a_report_of_any_number_of_steps_does_not_end_the_grace_for_slow_units(claimed_at: float) -> None:
+    # An answer takes 4.4 s. An exchange is open for tau + maxSteps steps: 5 s.
+    learners = [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.0, start=0.3), SimulatedLearner("c", 1.0, 0.6, answer_seconds=4.4)]
+    sim = simulation(*learners, quorum=1, grace=Grace(max_steps=4, safety_factor=0.8))
+    sim.at(0.0, lambda: sim.core.join("odd", sim.now))
+    for when, local_step in ((1.0, 1), (claimed_at, 2**63)):
+        # It never says how long a step takes.
+        sim.at(when, functools.partial(sim.core.progress, "odd", Metadata(local_step, (0,) * 4, (0,) * 4, math.nan), when))
+    sim.run(until=200)
+    late = [merge for when, merge in sim.actions if isinstance(merge, Merged) and when > claimed_at + 20]
+    assert len(late) > 50
+    assert all("c" in merge.units for merge in late)
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """What the core knows of the units."""
 
+import math
+
 import pytest
 from diloco.algorithm.events import Metadata
 from diloco.algorithm.members import LONGEST_STEP, SHORTEST_STEP, Member, Members, usable_step_seconds
@@ -25,6 +27,22 @@ def test_a_unit_is_silent_after_three_of_its_longest_steps() -> None:
 )  # fmt: skip
 def test_the_time_of_a_step_has_bounds(seconds: float, usable: bool) -> None:
     assert usable_step_seconds(seconds) == usable
+
+
+@pytest.mark.parametrize(("others", "counted"), [(1, 64 + 16), (3, 64 + 16), (0, 100 * 64)])
+@pytest.mark.parametrize("seconds", [math.nan, 0.0])
+def test_steps_without_a_duration_count_as_far_as_the_other_units_make_them_credible(seconds: float, others: int, counted: int) -> None:
+    """In one second at most 16 steps, where the others take one, and 64 more. If nothing is known of others, 64 for each report."""
+    members = Members()
+    for index in range(others):
+        members.join(Member(f"u{index}", 0, [0]))
+        members.report(members[f"u{index}"], Metadata(1, (1,), (100,), 1.0), 100.0)
+    members.join(odd := Member("odd", 0, [0]))
+    assert members.report(odd, Metadata(1, (1,), (100,), seconds), 100.0) == 1
+    members.stepped()
+    reports = [Metadata(1 + 1000 * n, (1,), (100,), seconds) for n in range(1, 101)]
+    assert sum(members.report(odd, report, 100.0 + n / 100) for n, report in enumerate(reports, 1)) == counted
+    assert members.report(odd, Metadata(2**63, (1,), (100,), seconds), 101.0) <= 64
 
 
 def test_a_declared_pause_is_no_silence_where_the_quorum_depends_on_an_answer() -> None:
