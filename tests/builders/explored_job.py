@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 from builders.core import InlineCore, Push, a_job, a_layout
-from builders.explored_defects import Broken, Defect
+from builders.explored_defects import Defect, broken
 from builders.explored_process import FRAGMENTS, PLACES, Answer, Array, Process, Version
 from builders.explored_recovery import ExploredRecovery
 from diloco.algorithm.commit import Commit, Redo, commit_of
@@ -118,9 +118,9 @@ class ExploredJob:
                 self.up[unit].append(answer)
             return
         if message.t < process.adopted.versions[message.p]:
-            raise Broken(f"order: {unit} gets version {message.t} of fragment {message.p} after {process.adopted.versions[message.p]}")
+            raise broken(f"order: {unit} gets version {message.t} of fragment {message.p} after {process.adopted.versions[message.p]}")
         if self._adopted.setdefault((message.p, message.t), message.value).tobytes() != message.value.tobytes():
-            raise Broken(f"equal bytes: {unit} adopts other bytes of version {message.t} of fragment {message.p} than another unit did")
+            raise broken(f"equal bytes: {unit} adopts other bytes of version {message.t} of fragment {message.p} than another unit did")
         process.adopt(message)
 
     def repeat(self, unit: str) -> None:
@@ -140,7 +140,7 @@ class ExploredJob:
         else:
             offer = message.offer if self._defect is not Defect.ANY_PULL else self._awaited(unit, message.offer)
             if self.core.push(unit, Push(offer, message.value.tobytes()), self.now) is None and message.session != self._members[unit]:
-                raise Broken(f"once: an answer of {message.session} counts after {self._members[unit]} has joined")
+                raise broken(f"once: an answer of {message.session} counts after {self._members[unit]} has joined")
         self._settle()
 
     def _awaited(self, unit: str, offer: Offer) -> Offer:
@@ -174,7 +174,7 @@ class ExploredJob:
             del self._tape[-1:]
         for commit, gradient, result in self._tape:
             if redo.repeat(commit, gradient).value.tobytes() != result:
-                raise Broken(f"replay: the merge of outer step {commit.t} gives other bytes than it gave then")
+                raise broken(f"replay: the merge of outer step {commit.t} gives other bytes than it gave then")
         self._computed.clear()
         self._sent.clear()  # exchanges that were open are launched again, as the same outer steps
         self._members.clear()
@@ -218,10 +218,10 @@ class ExploredJob:
         for given in commit.given.values():
             answer = self._sent.get((given.marks.session, commit.t))
             if answer is None:
-                raise Broken(f"once: the merge of outer step {commit.t} has what {given.marks.session} answered to another pull")
+                raise broken(f"once: the merge of outer step {commit.t} has what {given.marks.session} answered to another pull")
             total += given.weight * answer.value
         if not np.allclose(total / sum(given.weight for given in commit.given.values()), update.value, atol=1e-4):
-            raise Broken(f"once: the merge of outer step {commit.t} is not the mean of one answer of each of its units")
+            raise broken(f"once: the merge of outer step {commit.t} is not the mean of one answer of each of its units")
 
     def _install(self, close: Close, update: Update) -> None:
         self.core.shard.hold_update(close, update)
@@ -249,11 +249,11 @@ class ExploredJob:
         for unit, process in self.processes.items():
             for p, t in enumerate(process.adopted.versions):
                 if t >= 0 and (p, t) not in self._durable:
-                    raise Broken(f"durable: {unit} holds version {t} of fragment {p}, of which there is no record")
+                    raise broken(f"durable: {unit} holds version {t} of fragment {p}, of which there is no record")
                 if t > self.core.version(p):
-                    raise Broken(f"no step lost: {unit} holds version {t} of fragment {p}, and the syncer {self.core.version(p)}")
+                    raise broken(f"no step lost: {unit} holds version {t} of fragment {p}, and the syncer {self.core.version(p)}")
                 if process.content[p] < t:
-                    raise Broken(f"no older: {unit} has parameters of version {process.content[p]} and had adopted version {t}")
+                    raise broken(f"no older: {unit} has parameters of version {process.content[p]} and had adopted version {t}")
 
     def finish(self) -> None:
         """Let all go well from now on: the job must reach its last step, and every unit the last versions. Raises Broken."""
@@ -273,7 +273,7 @@ class ExploredJob:
             if self.core.done and not any(self.down.values()):
                 break
         else:
-            raise Broken(f"progress: the job is at outer step {self.core.t} of {STEPS} after {ROUNDS} rounds in which nothing failed")
+            raise broken(f"progress: the job is at outer step {self.core.t} of {STEPS} after {ROUNDS} rounds in which nothing failed")
         for unit, process in self.processes.items():
             if process.adopted.versions != [self.core.version(p) for p in range(FRAGMENTS)]:
-                raise Broken(f"progress: {unit} ends with versions {process.adopted.versions}")
+                raise broken(f"progress: {unit} ends with versions {process.adopted.versions}")

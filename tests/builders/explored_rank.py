@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from builders.exchange import training
-from builders.explored_defects import Broken
+from builders.explored_defects import broken
 from builders.momentum_learner import Copied
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
@@ -218,7 +218,7 @@ class Rank:
         for fragment, names in enumerate(self.model.names):
             held = min(int(self.store.arrays[name].min()) // VERSION for name in names)
             if held < self.adopted[fragment]:
-                raise Broken(
+                raise broken(
                     f"replayed: rank {self.rank} has version {held} of fragment {fragment}, and had adopted {self.adopted[fragment]}"
                 )
 

@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 import numpy as np
 from builders.exchange import job_file
-from builders.explored_defects import Broken
+from builders.explored_defects import broken
 from builders.explored_rank import FRAGMENTS, LAYOUT, PROCESS, VERSION, Inline, Rank
 from builders.local_process import LocalCopy, LocalProcess
 from diloco.protocol.diloco_pb2 import Donor, Give, Recovery
@@ -115,10 +115,10 @@ class Unit:
             parameters, moments = of[tensor, ""], of[tensor, "moment"]
             said = received.versions[fragment_of[tensor]]
             if (held := int(parameters.min()) // VERSION) < said:
-                raise Broken(f"as said: {self.name} is given version {held} of {tensor}, as {said}")
+                raise broken(f"as said: {self.name} is given version {held} of {tensor}, as {said}")
             seen: set[tuple[float, float]] = set().union(*(rank.seen for rank in donor_ranks))
             if differing := set(zip(parameters.tolist(), moments.tolist(), strict=True)) - seen:
-                raise Broken(f"one step: {self.name} is given of {tensor} what no rank had at one boundary: {differing}")
+                raise broken(f"one step: {self.name} is given of {tensor} what no rank had at one boundary: {differing}")
 
     @property
     def taker(self) -> Any:
@@ -174,7 +174,7 @@ class Unit:
             for rank in sorted(range(1, len(self.ranks)), key=lambda rank: (rank + turn) % 2):
                 if self.deliver(rank):
                     self.boundary(rank)
-        raise Broken(f"progress: the leader of {self.name} waits for ever for a rank that {what}")
+        raise broken(f"progress: the leader of {self.name} waits for ever for a rank that {what}")
 
     # --- what a rank does -----------------------------------------------------------------------------------------------
 
@@ -185,9 +185,9 @@ class Unit:
         member = self.members[rank]
         if member.may_step:
             if self.peers.copies:
-                raise Broken(f"first: rank {rank} of {self.name} trains while a copy comes")
+                raise broken(f"first: rank {rank} of {self.name} trains while a copy comes")
             if self.taken != [self.taken[0]] * len(self.taken):
-                raise Broken(f"alike: ranks of {self.name} train with the states of {self.taken}")
+                raise broken(f"alike: ranks of {self.name} train with the states of {self.taken}")
             self.ranks[rank].state.step()
             member.stepped(1, None, 0.0, None)
             self.ranks[rank].note()
@@ -197,7 +197,7 @@ class Unit:
         try:
             self.members[rank].boundary()
         except (RuntimeError, OrderError) as error:
-            raise Broken(f"alike: rank {rank} of {self.name}: {error}") from error
+            raise broken(f"alike: rank {rank} of {self.name}: {error}") from error
         self.ranks[rank].note()
 
     def _note_taking(self, rank: int, member: Any) -> None:
@@ -212,7 +212,7 @@ class Unit:
             moments = np.concatenate([each.ravel() for each in self.ranks[rank].state.moments.values()])
             sources = set((moments // PROCESS).astype(int).tolist())
             if len(sources) != 1 or not moments.all():
-                raise Broken(f"whole: rank {rank} of {self.name} has taken a state of which parts are of {sources}")
+                raise broken(f"whole: rank {rank} of {self.name} has taken a state of which parts are of {sources}")
 
         state.finish = finishing
 
@@ -334,4 +334,4 @@ class ExploredUnits:
             self.check()
             if all(unit.trains and unit.taker.over for unit in self.units.values()):
                 return
-        raise Broken(f"progress: of the units {[name for name, unit in self.units.items() if not unit.trains]} do not train")
+        raise broken(f"progress: of the units {[name for name, unit in self.units.items() if not unit.trains]} do not train")

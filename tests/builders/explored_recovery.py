@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from builders.explored_defects import Broken
+from builders.explored_defects import broken
 from builders.explored_process import FRAGMENTS, Process
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import whole
@@ -55,7 +55,7 @@ class ExploredRecovery:
             return
         others = [one for one in self._processes.values() if one is not process and one.joined and one.copying]
         if any(one.taker.message.unit == donor.unit for one in others):
-            raise Broken(f"one taker: {donor.unit} is named to {process.unit}, and gives to another unit")
+            raise broken(f"one taker: {donor.unit} is named to {process.unit}, and gives to another unit")
         process.taker.named(Donor(round=answer.round, unit=donor.unit, attempt=donor.attempt))
 
     def give(self, unit: str) -> None:

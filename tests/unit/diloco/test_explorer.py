@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from builders.exploration import examples, exploration, until_found
-from builders.explored_defects import Broken, Defect
+from builders.explored_defects import Broken, Defect, looking_for
 from builders.explored_job import UNITS, ExploredJob
 from diloco.algorithm.commit import Redo
 from diloco.recovery.process_copy import ProcessCopy
@@ -152,5 +152,5 @@ def redo_at_another_rate(patch: pytest.MonkeyPatch) -> None:
 def test_a_defect_is_found(invariant_: str, defect: Defect | Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     if not isinstance(defect, Defect):
         defect(monkeypatch)
-    with pytest.raises(Broken, match=f"^{invariant_}:"):
+    with looking_for(invariant_), pytest.raises(Broken, match=f"^{invariant_}:"):
         run_state_machine_as_test(explorer(defect if isinstance(defect, Defect) else None), settings=until_found(events=EVENTS))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from builders.exploration import examples, exploration, full, until_found
-from builders.explored_defects import Broken
+from builders.explored_defects import Broken, looking_for
 from builders.explored_rank import FRAGMENTS
 from builders.explored_ranks import RANKS, ExploredPeers, ExploredUnits, Unit
 from diloco.ranks.leading import LeaderMember
@@ -198,5 +198,5 @@ def do_not_answer(unit: Unit) -> None:
     ],
 )
 def test_a_defect_is_found(invariant_: str, defect: Callable[[Unit], None]) -> None:
-    with pytest.raises(Broken, match=f"^{invariant_}:"):
+    with looking_for(invariant_), pytest.raises(Broken, match=f"^{invariant_}:"):
         run_state_machine_as_test(explorer(defect), settings=until_found(events=EVENTS))
