@@ -372,6 +372,16 @@ def test_up_waits_for_what_programs_write_once_the_job_is_done_and_ends_with_1_i
     assert (conditions["Complete"], conditions["Degraded"]) == (("True", "StepsReached"), ("True", "ProgramsFailed"))
 
 
+def test_a_job_that_its_time_to_live_deletes_before_the_others_end_is_in_the_result(up: Callable[..., Up], tmp_path: Path) -> None:
+    """The program of the other job ends three seconds after its job is complete: the deleted one is gone by then."""
+    short = a_quadratic_job("short", steps=20, units={"h100": 1})
+    short["spec"]["ttlSecondsAfterFinished"] = 0
+    environment: dict[str, object] = {"QUADRATIC_SAVE_TO": tmp_path, "QUADRATIC_SAVE_SECONDS": 3}
+    status, result = up([short, a_quadratic_job("long", steps=20, units={"v5p": 1}, environment=environment)]).end()
+    assert (status, result["ending"]) == (0, "Complete"), result
+    assert {job["name"]: job["progress"]["step"] for job in result["jobs"]} == {"short": 20, "long": 20}
+
+
 def test_time_that_is_up_ends_with_1_and_names_what_is_missing(up: Callable[..., Up]) -> None:
     status, result = up([a_quadratic_job(steps=100000)], "--timeout", "4s").end()
     assert status == 1

@@ -115,6 +115,12 @@ class Run:
 
     async def __call__(self) -> Ending:
         """Return once no process runs any more and the view has shown the result."""
+        try:
+            return await self._run()
+        finally:
+            self._view.stop()
+
+    async def _run(self) -> Ending:
         options = self._options
         namespaces = list(dict.fromkeys(str(job["metadata"]["namespace"]) for job in options.jobs))
         self._plane = LocalControlPlane(
@@ -203,7 +209,10 @@ class Run:
             self._view.note("killed")
             return
         # The status now says how the programs ended, but the watch may not have brought it yet.
-        written = {key: await self._plane.client.get(DILOCO_JOBS, *key) for key in self._known}
+        written: dict[tuple[str, str], Obj] = {}
+        for key in self._known:
+            with contextlib.suppress(NotFound):  # the operator deletes a job that is over for longer than its ttlSecondsAfterFinished
+                written[key] = await self._plane.client.get(DILOCO_JOBS, *key)
         seen = self._wait_for(lambda: all(_version(self._objects[key]) >= _version(job) for key, job in written.items()))
         await self._first(seen, self._interrupted.wait(), following)
 

@@ -49,6 +49,9 @@ class View(abc.ABC):
     def end(self, views: Sequence[JobView], closing: dict[str, Any], messages: Sequence[str]) -> None:
         """Restore the terminal and show the result: `closing` as JSON, `messages` as text."""
 
+    def stop(self) -> None:  # noqa: B027
+        """Restore the terminal. The run calls this last, also if it failed and there is no result."""
+
 
 class UntilClosed(View):
     """Passes everything to another view until standard output has no reader any more, as after a Ctrl-C that ended `| tee`. Then it calls
@@ -75,6 +78,9 @@ class UntilClosed(View):
 
     def end(self, views: Sequence[JobView], closing: dict[str, Any], messages: Sequence[str]) -> None:
         self._show(self._view.end, views, closing, messages)
+
+    def stop(self) -> None:
+        self._show(self._view.stop)
 
     def _show[**P](self, show: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         if self._closed is None:
@@ -127,10 +133,13 @@ class LiveView(View):
         self._footer = text
 
     def end(self, views: Sequence[JobView], closing: dict[str, Any], messages: Sequence[str]) -> None:
-        self._live.stop()
+        self.stop()
         for when, line in self._lines:
             self._console.print(plain(when.astimezone(), line), style="red" if line.warning else "dim", markup=False)
         _print_summary(self._console, views, messages)
+
+    def stop(self) -> None:
+        self._live.stop()
 
 
 class JsonView(View):

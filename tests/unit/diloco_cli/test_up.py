@@ -1,6 +1,7 @@
 """`diloco up` as a process: what it refuses, how it ends, what it leaves."""
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -15,7 +16,9 @@ from builders.jobs import a_manifest, cpu_pool, gpu_pool, tpu_pool
 from builders.local import WAIT_SECONDS
 from builders.nodes import a_fleet_node, a_fleet_tpu_node
 from click.testing import CliRunner
-from diloco_cli.diloco.up import hints, up
+from diloco_cli.diloco.up import _objects, hints, up
+from diloco_cli.diloco.up_run import Run, UpOptions
+from diloco_cli.diloco.view import LiveView
 from diloco_local.nodes import complete
 from diloco_local.record.file import RecordReader
 from diloco_local.record.lines import PhaseBegan, RunEnded
@@ -23,6 +26,7 @@ from diloco_local.state_dir import StateDir
 from diloco_local.supervisor import processes
 from diloco_operator.api.phases import Phase
 from diloco_operator.kube.client import Obj
+from rich.console import Console
 
 MAIN = "from diloco_cli.diloco.main import main; main()"
 
@@ -282,6 +286,22 @@ def below(root: int) -> set[int]:
         more = {p.pid for p in processes() if p.parent in found} | found
         grown, found = more != found, more
     return found - {root}
+
+
+class _Breaks(LiveView):
+    def start(self) -> None:
+        super().start()
+        raise RuntimeError("cannot be shown")
+
+
+@pytest.mark.slow
+async def test_a_run_that_fails_gives_the_cursor_back(unplaced: str, tmp_path: Path) -> None:
+    terminal = io.StringIO()
+    view = _Breaks(Console(file=terminal, force_terminal=True, force_interactive=True))
+    jobs, _ = _objects([unplaced])
+    with pytest.raises(RuntimeError, match="cannot be shown"):
+        await Run(UpOptions(jobs, [complete(a_fleet_node("cpu", cpu=2))], tmp_path / "state"), view)()
+    assert terminal.getvalue().rindex("\x1b[?25h") > terminal.getvalue().rindex("\x1b[?25l")
 
 
 @pytest.mark.slow
