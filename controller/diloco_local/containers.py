@@ -170,14 +170,12 @@ class Container:
         retry = _CONFIG_RETRY_FIRST
         while not self._stopping.is_set():
             try:
-                configured = await self._configure()
+                return await self._launch(await self._configure())
             except (ContainerConfigError, OSError, ApiError) as error:
                 self._update_state(now=Waiting("CreateContainerConfigError", str(error)))
                 if not await self._completes_before_stop(self._context.sleep(retry)):
                     return None
                 retry = min(retry * 2, _CONFIG_RETRY_CEILING)
-                continue
-            return await self._launch(configured)
         return None
 
     async def _configure(self) -> Command:
@@ -210,6 +208,7 @@ class Container:
         )
 
     async def _launch(self, configured: Command) -> tuple[Process, int] | None:
+        """Start the program. None if it cannot be started. Raises OSError if the files of the pod cannot be written."""
         self._folder.fresh_termination_file(self._spec["name"])
         output = self._folder.log(self._spec["name"], self.state.restarts)
         self.logs.append((output, output.stat().st_size if output.exists() else 0))
@@ -223,7 +222,8 @@ class Container:
         except StartFailed as error:
             now = self._context.now()
             message = f'failed to start container: exec: "{configured.argv[0]}": {error}'
-            output.write_text(message + "\n")
+            with contextlib.suppress(OSError):  # the pod's status has the message, too
+                output.write_text(message + "\n")
             self._update_state(now=Terminated(_START_ERROR, "StartError", now, now, message=message))
             return None
         self._process, self._configured = process, configured

@@ -97,7 +97,7 @@ class PodFolder:
             with self._termination_file(container["name"]).open("rb") as file:
                 # Read no more: the file may be as large as the program likes, and the API refuses long messages.
                 message = file.read(MESSAGE_BYTES)
-        except FileNotFoundError:
+        except OSError:  # not there, or a program has made it a directory
             message = b""
         if not message and exit_code != 0 and container.get("terminationMessagePolicy") == "FallbackToLogsOnError":
             message = b"\n".join(tail(log, _FALLBACK_BYTES, start).splitlines()[-_FALLBACK_LINES:])
@@ -211,11 +211,11 @@ def _read(folder: Path) -> dict[str, File]:
 
 
 def tail(file: Path, limit: int, start: int = 0) -> bytes:
-    """The last `limit` bytes of a file, but none before position `start`. Empty if there is no file."""
+    """The last `limit` bytes of a file, but none before position `start`. Empty if it cannot be read."""
     try:
         with file.open("rb") as opened:
             size = opened.seek(0, os.SEEK_END)
             opened.seek(max(start, size - limit))
             return opened.read()
-    except FileNotFoundError:
+    except OSError:
         return b""

@@ -97,6 +97,29 @@ async def test_program_that_does_not_exist_is_a_start_error(local: LocalNodes) -
 
 
 @pytest.mark.slow
+async def test_pod_whose_log_cannot_be_written_waits_until_it_can(local: LocalNodes, tmp_path: Path) -> None:
+    logs = tmp_path / "logs" / "default"
+    logs.mkdir(parents=True)
+    (logs / "pod").touch()  # where the folder of the pod's logs belongs
+    await local.create(PODS, sh("echo hello"))
+    waiting = await local.pod("pod", waits_for("CreateContainerConfigError"))
+    assert str(logs / "pod") in state(waiting)["state"]["waiting"]["message"]
+    (logs / "pod").unlink()
+    await local.pod("pod", has_phase("Succeeded"))
+    assert local.log("pod") == "hello\n"
+
+
+async def test_program_whose_log_cannot_be_opened_is_a_start_error(local: LocalNodes, tmp_path: Path) -> None:
+    (tmp_path / "logs" / "default" / "pod" / "main-0.log").mkdir(parents=True)
+    assert ended(await local.run(sh("echo hello")))["reason"] == "StartError"
+
+
+async def test_termination_message_that_is_a_directory_is_none(local: LocalNodes) -> None:
+    pod = await local.run(sh("rm /dev/termination-log; mkdir /dev/termination-log; exit 3"))
+    assert (ended(pod)["exitCode"], "message" in ended(pod)) == (3, False)
+
+
+@pytest.mark.slow
 async def test_running_pod_is_ready_and_has_an_address_of_its_own(local: LocalNodes) -> None:
     for name in ("one", "two"):
         await local.create(PODS, sh("exec sleep 100", name))
