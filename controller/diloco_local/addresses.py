@@ -63,7 +63,8 @@ class Network:
     def check_port(self, port: int, what: str) -> None:
         """Raise PortTaken if another program listens on the port on all addresses, including the pods'. `what`: what needs the port."""
         with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as gRPC's servers do
+            # As gRPC binds the syncer's server: it sets this one, and not SO_REUSEPORT, which would pass beside a listener that has it.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((f"127.{self.second}.255.254", port))
             except OSError as error:

@@ -1,10 +1,11 @@
 """Every pod has an address of its own in 127/8."""
 
 import random
+import socket
 from pathlib import Path
 
 import pytest
-from diloco_local.addresses import Addresses, Network, NoAddressLeft
+from diloco_local.addresses import Addresses, Network, NoAddressLeft, PortTaken
 
 
 def test_addresses_are_distinct_and_in_their_network() -> None:
@@ -72,3 +73,14 @@ def test_two_control_planes_get_different_networks_and_never_the_first(tmp_path:
         Network.reserve(rng, tmp_path)
     networks[0].close()
     assert Network.reserve(rng, tmp_path).second == networks[0].second
+
+
+def test_a_port_of_a_listener_that_shares_it_is_taken() -> None:
+    """The syncer's server does not share a port, so it could not listen beside this one."""
+    network = Network.reserve(random.Random())  # this machine's: no other test uses it meanwhile
+    with socket.create_server((f"127.{network.second}.255.254", 0), reuse_port=True) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(PortTaken, match=f"port {port} is taken"):
+            network.check_port(port, "the test")
+    network.check_port(port, "the test")
+    network.close()
