@@ -10,7 +10,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
@@ -43,7 +43,7 @@ from diloco_cli.diloco.submission import (
     stays_behind,
 )
 from diloco_cli.diloco.submitted import create_job, watch_job
-from diloco_cli.diloco.up import Variable, run_here, view_of
+from diloco_cli.diloco.up import Variable, run_here, view_of, without_values
 from diloco_cli.diloco.up_run import UpOptions
 from diloco_cli.gpu_slices import gpu_slices
 from diloco_cli.jobs import reference
@@ -274,12 +274,22 @@ def _run_here(wanted: Submission, state_dir: Path) -> NoReturn:
     placed = wanted.in_namespace("default")
     config_map = config_map_of(placed)
     assert config_map is not None, "the script is a file here"
-    job = _valid(placed)
+    # Not in the job, which goes into the record: values of --env are often secrets.
+    job = _valid(replace(placed, environment={}))
     nodes = simulated_nodes(placed.pools, this_machine()[0]["status"]["capacity"])
     if note := _note_of_another_script(state_dir, placed):
         click.echo(note, err=True)
-    command = shlex.join(["diloco", *sys.argv[1:]])
-    run_here(UpOptions([job], nodes, state_dir, resume_command=command, config_maps=[config_map]), view_of(None))
+    command = ["diloco", *sys.argv[1:]]
+    options = UpOptions(
+        [job],
+        nodes,
+        state_dir,
+        resume_command=shlex.join(command),
+        recorded_command=without_values(command),
+        environment=placed.environment,
+        config_maps=[config_map],
+    )
+    run_here(options, view_of(None))
 
 
 def _note_of_another_script(state_dir: Path, job: Submission) -> str:

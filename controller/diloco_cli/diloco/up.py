@@ -157,6 +157,7 @@ def up(
         faults=faults,
         timeout=timeout,
         resume_command=shlex.join(["diloco", *sys.argv[1:]]),
+        recorded_command=without_values(["diloco", *sys.argv[1:]]),
         environment=dict(variables),
         priority=Priority(priority),
         report=report,
@@ -179,6 +180,20 @@ def run_here(options: UpOptions, view: View) -> NoReturn:
     except ApiError as error:
         refuse(f"the job was rejected: {error}", *(f"{cause.field}: {cause.message}" for cause in error.causes))
     raise SystemExit(ending.exit_status)
+
+
+def without_values(command: Sequence[str]) -> str:
+    """Return a command of `diloco` for the record and its report, which people pass on: values of --env, often secrets, are left out."""
+    ours = list(command)
+    theirs = ours[ours.index("--") :] if "--" in ours else []  # a script's own arguments
+    words: list[str] = []
+    for word in ours[: len(ours) - len(theirs)]:
+        if word.startswith("--env="):
+            word = "=".join(word.split("=")[:2])
+        elif words and words[-1] == "--env":
+            word = word.partition("=")[0]
+        words.append(word)
+    return shlex.join([*words, *theirs])
 
 
 def view_of(output: str | None) -> View:

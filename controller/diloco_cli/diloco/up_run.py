@@ -75,6 +75,8 @@ class UpOptions:
     """Seconds, or None if there is no limit."""
     resume_command: str = ""
     """The command that continues this run."""
+    recorded_command: str = ""
+    """The same for the record, without values of variables."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables for all programs."""
     priority: Priority = Priority.LOW
@@ -134,7 +136,7 @@ class Run:
         )
         with self._signals(), contextlib.closing(self._record):
             async with self._plane:
-                self._recorder.began(options.resume_command)
+                self._recorder.began(options.recorded_command)
                 # Before the jobs: a pod that does not find its ConfigMap waits a second or more before it looks again.
                 for config_map in self._options.config_maps:
                     await self._plane.client.create(CONFIG_MAPS, config_map, field_manager=UP_MANAGER)

@@ -16,7 +16,7 @@ from builders.jobs import a_manifest, cpu_pool, gpu_pool, tpu_pool
 from builders.local import WAIT_SECONDS
 from builders.nodes import a_fleet_node, a_fleet_tpu_node
 from click.testing import CliRunner
-from diloco_cli.diloco.up import _objects, hints, up
+from diloco_cli.diloco.up import _objects, hints, up, without_values
 from diloco_cli.diloco.up_run import Run, UpOptions
 from diloco_cli.diloco.view import LiveView
 from diloco_local.nodes import complete
@@ -100,6 +100,29 @@ async def test_programs_get_the_variables_and_the_priority_that_the_user_names(t
     )
     status, _ = await process.end()
     assert (status, shown.read_text()) == (1, f"taken over/a=b/\n{os.nice(0)}\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("submitted", [False, True], ids=["up", "submit"])
+async def test_neither_the_record_nor_the_report_has_values_of_variables(submitted: bool, sleeping: str, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    if submitted:
+        (tmp_path / "train.py").write_text("import os\nassert os.environ['TOKEN'] == 's3cret', 'no token'\nraise SystemExit(65)\n")
+    words = ["submit", "train.py", "--local", "--pool", "cpu=1"] if submitted else ["up", sleeping, "-o", "json", "--timeout", "3s"]
+    argv = [sys.executable, "-c", MAIN, *words, "--env", "TOKEN=s3cret", "--env=PASSWORD=s3cret=", "--state-dir", str(state)]
+    process = await asyncio.create_subprocess_exec(*argv, cwd=tmp_path, stdout=asyncio.subprocess.PIPE)
+    said, _ = await process.communicate()
+    assert process.returncode == 1, said
+    for file in (state / "record.jsonl", state / "report.html"):
+        text = file.read_text()
+        assert "s3cret" not in text
+        assert "--env TOKEN --env=PASSWORD" in text
+    assert b"no token" not in said
+
+
+def test_what_follows_two_dashes_is_recorded_as_it_is() -> None:
+    command = ["diloco", "submit", "train.py", "--env", "TOKEN=a=b", "--env=NAME", "--local", "--", "--env", "of=script"]
+    assert without_values(command) == "diloco submit train.py --env TOKEN --env=NAME --local -- --env of=script"
 
 
 def test_second_up_on_a_state_directory_is_refused(unplaced: str, tmp_path: Path) -> None:
