@@ -141,7 +141,11 @@ def up(
         others = {name: load_fleet(file) for name, file in _clusters(clusters).items()}
     except BadFleet as error:
         refuse(*error.sentences)
-    if sentences := [*unknown_units(faults, jobs), *unknown_clusters(("--bandwidth", bandwidth), ("--latency", latency), known=others)]:
+    if sentences := [
+        *_managed_elsewhere(jobs),
+        *unknown_units(faults, jobs),
+        *unknown_clusters(("--bandwidth", bandwidth), ("--latency", latency), known=others),
+    ]:
         refuse(*sentences)
     rates, delays = dict(bandwidth), dict(latency)
     view = view_of(output)
@@ -238,8 +242,16 @@ def unknown_clusters(*options: tuple[str, Sequence[tuple[str, float]]], known: C
                 yield f"{option}: there is no other cluster; give its nodes by --cluster NAME=FILE"
 
 
+def _managed_elsewhere(jobs: Sequence[Obj]) -> Iterator[str]:
+    """Yield the jobs that the operator would ignore: they would never get a condition, and the command would wait for ever."""
+    for job in jobs:
+        if (manager := job["spec"].get("managedBy", MANAGER)) != MANAGER:
+            name = job["metadata"]["name"]
+            yield f"{name}: spec.managedBy is {manager!r}, which does not run here; remove the field to run the job on this machine"
+
+
 def hints(jobs: Sequence[Obj], nodes: Sequence[Obj], fleet: str | None, others: Mapping[str, Sequence[Obj]] | None = None) -> Iterator[str]:
-    """Yield what to tell before the start: pools whose hardware the fleet lacks, and jobs that will not run. `others`: the nodes of other
+    """Yield what to tell before the start: pools whose hardware the fleet lacks, and suspended jobs. `others`: the nodes of other
     clusters. Pure."""
     kinds = {cluster: _kinds(of_cluster) for cluster, of_cluster in {"": nodes, **(others or {})}.items()}
     here = f"the fleet {fleet}" if fleet else "this machine (no --fleet was given)"
@@ -255,8 +267,6 @@ def hints(jobs: Sequence[Obj], nodes: Sequence[Obj], fleet: str | None, others: 
                 yield f"{name}: pool {pool.name} asks for {shape}, and {where} has none; its units stay unplaced"
         if job["spec"].get("suspend"):
             yield f"{name}: spec.suspend is set; the job does not train until you remove it"
-        if job["spec"].get("managedBy", MANAGER) != MANAGER:
-            yield f"{name}: spec.managedBy is {job['spec']['managedBy']!r}, not {MANAGER!r}; this operator ignores the job"
 
 
 def _kinds(nodes: Sequence[Obj]) -> set[SliceKind]:

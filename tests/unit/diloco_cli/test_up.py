@@ -86,6 +86,13 @@ def test_options_that_make_no_sense_are_refused(unplaced: str, option: str, valu
     assert message in refused(unplaced, option, value)
 
 
+def test_a_job_of_another_manager_is_refused(tmp_path: Path) -> None:
+    job = write(tmp_path / "job.yaml", a_manifest("theirs", spec={"managedBy": "kueue.x-k8s.io/multikueue"}))
+    said = refused(job, "--state-dir", str(tmp_path / "state"))
+    assert "theirs: spec.managedBy is 'kueue.x-k8s.io/multikueue', which does not run here; remove the field" in said
+    assert not (tmp_path / "state").exists()
+
+
 @pytest.mark.slow
 async def test_programs_get_the_variables_and_the_priority_that_the_user_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FROM_HERE", "taken over")
