@@ -19,7 +19,7 @@ import click
 from diloco.durable import write_json
 from diloco.export.places import ExportError, find_snapshot
 from diloco_local.nodes import this_machine
-from diloco_local.state_dir import claim_folder
+from diloco_local.state_dir import StateDirUnusable, claim_folder
 from diloco_operator.api.names import NODES, volume_claim_name
 from diloco_operator.api.rules import MAX_POOL_NAME
 from diloco_operator.api.spec import Capacity
@@ -277,7 +277,8 @@ def _run_here(wanted: Submission, state_dir: Path) -> NoReturn:
     # Not in the job, which goes into the record: values of --env are often secrets.
     job = _valid(replace(placed, environment={}))
     nodes = simulated_nodes(placed.pools, this_machine()[0]["status"]["capacity"])
-    if note := _note_of_another_script(state_dir, placed):
+    digests = _Digests(state_dir, placed)
+    if note := digests.note():
         click.echo(note, err=True)
     command = ["diloco", *sys.argv[1:]]
     options = UpOptions(
@@ -288,30 +289,45 @@ def _run_here(wanted: Submission, state_dir: Path) -> NoReturn:
         recorded_command=without_values(command),
         environment=placed.environment,
         config_maps=[config_map],
+        on_locked=digests.write,
     )
     run_here(options, view_of(None))
 
 
-def _note_of_another_script(state_dir: Path, job: Submission) -> str:
-    """A note if the job goes on from a snapshot of another script, else "". Later runs are compared with this script. Raises CommandError
-    if the state directory cannot be written."""
-    assert not isinstance(job.script, str), "the script is a file here"
-    now, known = digest_of(job.script), state_dir / "scripts" / f"{job.namespace}-{job.name}.json"
-    try:
-        before = known.read_text(encoding="utf-8").strip('"') if known.is_file() else now
-        write_json(known, now)
-    except OSError as error:
-        raise CommandError(f"the state directory {state_dir} cannot be used: {error.strerror or error}") from error
-    if before == now:
-        return ""
-    try:
-        snapshot = find_snapshot(str(claim_folder(state_dir, job.namespace, volume_claim_name(job.name))))
-    except ExportError:
-        return ""
-    return (
-        f"note: {job.name} goes on from outer step {snapshot.t}, of a snapshot of another script: its SHA-256 was {before[:12]}… and is "
-        f"{now[:12]}…. To begin anew give --name or --state-dir for another one"
-    )
+class _Digests:
+    """Compares a job's script with the one of the job's last run in a state directory."""
+
+    def __init__(self, state_dir: Path, job: Submission) -> None:
+        assert not isinstance(job.script, str), "the script is a file here"
+        self._state_dir = state_dir
+        self._job = job
+        self._now = digest_of(job.script)
+        self._known = state_dir / "scripts" / f"{job.namespace}-{job.name}.json"
+
+    def note(self) -> str:
+        """A note if the job goes on from a snapshot of another script, else "". Raises CommandError."""
+        try:
+            before = self._known.read_text(encoding="utf-8").strip('"') if self._known.is_file() else self._now
+        except OSError as error:
+            raise CommandError(f"the state directory {self._state_dir} cannot be used: {error.strerror or error}") from error
+        if before == self._now:
+            return ""
+        try:
+            snapshot = find_snapshot(str(claim_folder(self._state_dir, self._job.namespace, volume_claim_name(self._job.name))))
+        except ExportError:
+            return ""
+        return (
+            f"note: {self._job.name} goes on from outer step {snapshot.t}, of a snapshot of another script: its SHA-256 was {before[:12]}… "
+            f"and is {self._now[:12]}…. To begin anew give --name or --state-dir for another one"
+        )
+
+    def write(self) -> None:
+        """Let later runs compare with this script. Call it once the state directory is locked: a run that is refused must not change what
+        the next one is compared with. Raises StateDirUnusable."""
+        try:
+            write_json(self._known, self._now)
+        except OSError as error:
+            raise StateDirUnusable(f"the state directory {self._state_dir} cannot be used: {error.strerror or error}") from error
 
 
 # --- the objects ------------------------------------------------------------------------------------------------------

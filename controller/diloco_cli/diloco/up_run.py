@@ -92,6 +92,8 @@ class UpOptions:
     """Name of another cluster -> its link to the syncers."""
     syncer_link: LinkShape = UNLIMITED
     """What these links share at the syncers' end."""
+    on_locked: Callable[[], None] = lambda: None
+    """Called once, when this run has locked the state directory. It may raise StateDirUnusable."""
 
 
 class Run:
@@ -136,6 +138,7 @@ class Run:
         )
         with self._signals(), contextlib.closing(self._record):
             async with self._plane:
+                options.on_locked()
                 self._recorder.began(options.recorded_command)
                 # Before the jobs: a pod that does not find its ConfigMap waits a second or more before it looks again.
                 for config_map in self._options.config_maps:

@@ -12,8 +12,10 @@ import yaml
 from builders.snapshots import a_model, save_snapshot
 from click.testing import CliRunner, Result
 from diloco_cli.diloco.main import main
-from diloco_cli.diloco.up import _objects
+from diloco_cli.diloco.up import _objects, run_here
+from diloco_cli.diloco.up_run import UpOptions
 from diloco_cli.manifests import Manifest, validate_jobs
+from diloco_local.state_dir import StateDir
 
 FLEET = str(Path(__file__).parents[3] / "examples" / "fleet.yaml")
 IMAGE = ("--image", "registry.example/train:1")
@@ -157,7 +159,9 @@ def test_a_config_map_alone_is_no_job(tmp_path: Path) -> None:
 
 
 def test_a_run_that_goes_on_from_a_snapshot_of_another_script_says_so(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ends(*_: object) -> NoReturn:
+    def ends(options: UpOptions, _view: object) -> NoReturn:
+        with StateDir(options.state_dir):
+            options.on_locked()
         raise SystemExit(0)
 
     monkeypatch.setattr("diloco_cli.diloco.submit.run_here", ends)  # it would train
@@ -170,6 +174,9 @@ def test_a_run_that_goes_on_from_a_snapshot_of_another_script_says_so(script: st
     save_snapshot(state / "volumes" / "default" / "train-syncer" / "snapshots", 40, a_model(), job="train")
     assert told() == "", "the same script"
     Path(script).write_text("print('another')\n")
+    with StateDir(state), monkeypatch.context() as real:
+        real.setattr("diloco_cli.diloco.submit.run_here", run_here)
+        assert "another command" in told(), "a run that is refused changes nothing"
     said = told()
     assert "note: train goes on from outer step 40, of a snapshot of another script" in said
     assert hashlib.sha256(b"train.py\0print('another')\n").hexdigest()[:12] in said
