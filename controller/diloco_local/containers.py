@@ -211,7 +211,9 @@ class Container:
         """Start the program. None if it cannot be started. Raises OSError if the files of the pod cannot be written."""
         self._folder.fresh_termination_file(self._spec["name"])
         output = self._folder.log(self._spec["name"], self.state.restarts)
-        self.logs.append((output, output.stat().st_size if output.exists() else 0))
+        begin = output.stat().st_size if output.exists() else 0
+        self.logs.append((output, begin))
+        self._context.log_begins[output] = begin
         # Count before the start: otherwise a kill right after it would be in the count already, and not be put down to memory.
         memory_kills = out_of_memory_kills()
         directory = self._context.working_directory / (configured.cwd or "")

@@ -123,6 +123,12 @@ class Kubelet:
         folder = self._context.state_dir / "logs" / namespace / pod
         return sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
 
+    def newest_log(self, namespace: str, pod: str) -> tuple[Path, int] | None:
+        """The log file that this pod's containers wrote last, and the position where the run begins in it. Unlike `runs` this also serves
+        a pod that has gone. None if none has run under this kubelet."""
+        files = [file for file in self.logs(namespace, pod) if file in self._context.log_begins]
+        return (files[-1], self._context.log_begins[files[-1]]) if files else None
+
     def _changed(self, old: CachedObject[Obj] | None, new: CachedObject[Obj] | None) -> None:
         if old and (new is None or new.uid != old.uid) and (worker := self._workers.get(old.uid)):
             worker.update(None)

@@ -86,5 +86,9 @@ class KubeletContext:
     memory_kills_reported: int = 0
     """Out-of-memory kills that the status of some container already reports."""
 
+    log_begins: dict[Path, int] = field(default_factory=dict)
+    """For each log file that a container of this kubelet writes: the position where its run begins. Earlier kubelets may have written
+    before it."""
+
     async def folder_of(self, claim: Obj) -> Path:
         return claim_folder(self.state_dir, str(claim["metadata"]["namespace"]), str(claim["metadata"]["name"]))

@@ -281,11 +281,12 @@ class Run:
         self._changed.set()
 
     def _log_end(self, view: JobView, unit: str, pod: str) -> Iterator[Line]:
-        files = self._plane.kubelet.logs(view.namespace, pod)
-        if not files:
+        newest = self._plane.kubelet.newest_log(view.namespace, pod)
+        if newest is None:
             return
-        yield Line("log", view.name, f"{unit}: last lines of {files[-1]}:", unit=unit)
-        for text in tail(files[-1], _LOG_BYTES).decode(errors="replace").splitlines()[-_LOG_LINES:]:
+        file, begin = newest
+        yield Line("log", view.name, f"{unit}: last lines of {file}:", unit=unit)
+        for text in tail(file, _LOG_BYTES, begin).decode(errors="replace").splitlines()[-_LOG_LINES:]:
             yield Line("log", view.name, f"{unit} | {text}", unit=unit)
 
     def _on_event(self, old: CachedObject[Obj] | None, new: CachedObject[Obj] | None) -> None:

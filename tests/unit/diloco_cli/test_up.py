@@ -132,6 +132,18 @@ def test_what_follows_two_dashes_is_recorded_as_it_is() -> None:
     assert without_values(command) == "diloco submit train.py --env TOKEN --env=NAME --local -- --env of=script"
 
 
+@pytest.mark.slow
+async def test_last_lines_of_a_failed_unit_are_of_this_run(tmp_path: Path) -> None:
+    pool = cpu_pool(max=1)
+    pool["template"]["spec"]["containers"][0]["command"] = ["sh", "-c", 'echo "in run $RUN"; exit 65']
+    job = write(tmp_path / "job.yaml", a_manifest("fails", min=1, max=1, pools=[pool], steps=10))
+    for run in ("1", "2"):
+        process = await Up.start(job, "--state-dir", str(tmp_path / "state"), "--env", f"RUN={run}")
+        await process.end()
+        logged = [line["message"] for line in process.lines if line["type"] == "log" and "in run" in line["message"]]
+        assert logged == [f"cpu-0 | in run {run}"]
+
+
 def test_second_up_on_a_state_directory_is_refused(unplaced: str, tmp_path: Path) -> None:
     with StateDir(tmp_path / "state"):
         assert "another command" in refused(unplaced, "--state-dir", str(tmp_path / "state"))

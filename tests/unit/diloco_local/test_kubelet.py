@@ -109,6 +109,16 @@ async def test_pod_whose_log_cannot_be_written_waits_until_it_can(local: LocalNo
     assert local.log("pod") == "hello\n"
 
 
+async def test_newest_log_is_of_this_kubelet(local: LocalNodes, tmp_path: Path) -> None:
+    logs = tmp_path / "logs" / "default" / "pod"
+    logs.mkdir(parents=True)
+    for restarts in (0, 1):  # of an earlier command; its pod was restarted once
+        (logs / f"main-{restarts}.log").write_text("before\n")
+    assert local.kubelet.newest_log("default", "pod") is None
+    await local.run(sh("exit 3"))
+    assert local.kubelet.newest_log("default", "pod") == (logs / "main-0.log", len("before\n"))
+
+
 async def test_program_whose_log_cannot_be_opened_is_a_start_error(local: LocalNodes, tmp_path: Path) -> None:
     (tmp_path / "logs" / "default" / "pod" / "main-0.log").mkdir(parents=True)
     assert ended(await local.run(sh("echo hello")))["reason"] == "StartError"
