@@ -431,7 +431,8 @@ def test_a_part_that_the_operator_at_home_made_is_not_told_to_run_a_command_that
     elif lacking == "home's training":
         part.job["spec"]["training"]["syncInterval"] = 96
     else:
-        part.part_secret = without(part.part_secret, "far-1-a1.pem")
+        for attempt in range(1, 17):
+            part.part_secret = without(part.part_secret, f"far-1-a{attempt}.pem")
     part.settle()
     said = part.unit("far-1")["message"] if lacking == "a certificate" else part.condition("Training")["message"]
     assert "the operator at home made this part and writes" in said
