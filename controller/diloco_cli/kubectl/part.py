@@ -6,7 +6,6 @@ See docs/decisions/0284-parts-in-other-clusters.md.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from diloco_operator.kube.client import ApiError, Client, Obj
 from diloco_operator.kube.fields import contents
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.reconcile.children.part_manifest import secret_data
 
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
 from diloco_cli.jobs import find_job, reference
@@ -156,10 +156,7 @@ async def read_secret(client: Client, namespace: str, name: str, cluster: str, *
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": names.home_secret_name(name), "labels": {names.LABEL_JOB: name}},
-        "data": {
-            **contents(at_home, "data"),
-            contract.JOB_FILE_KEY: base64.b64encode(config["data"][contract.JOB_FILE_KEY].encode()).decode(),
-        },
+        "data": secret_data(contents(at_home, "data"), config["data"][contract.JOB_FILE_KEY]),
     }
     return secret, certificate.expires
 

@@ -9,7 +9,6 @@ See docs/decisions/0284-parts-in-other-clusters.md.
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import json
 import logging
@@ -17,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from diloco import contract
 from diloco.protocol.backoff import ExponentialBackoff
 
 from diloco_operator.api import names
@@ -28,6 +26,7 @@ from diloco_operator.kube.fields import contents, fields, string
 from diloco_operator.kube.reflector import Reflector, WatchedResource
 from diloco_operator.kube.workqueue import ShutDown, WorkQueue
 from diloco_operator.plan import WantedPart
+from diloco_operator.reconcile.children.part_manifest import secret_data
 from diloco_operator.reconcile.observe.part_view import PartJob, PartView, project_part_job
 from diloco_operator.timeouts import WatchTimeouts
 
@@ -278,7 +277,7 @@ class PartCluster:
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": metadata,
-            "data": {**contents(here, "data"), contract.JOB_FILE_KEY: base64.b64encode(part.job_file.encode()).decode()},
+            "data": secret_data(contents(here, "data"), part.job_file),
         }
         if there is None:
             await self._there.create(names.SECRETS, secret, field_manager=names.FIELD_MANAGER)

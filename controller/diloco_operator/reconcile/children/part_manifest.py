@@ -1,12 +1,17 @@
-"""The DiLoCoJob of a part, by the job at home. The operator makes it for `pools[].cluster`, and `kubectl diloco part` writes it. Pure.
+"""The DiLoCoJob and the Secret of a part, by the job at home. Pure.
+
+The operator makes them for `pools[].cluster`, and `kubectl diloco part` writes them.
 
 See docs/decisions/0284-parts-in-other-clusters.md.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from diloco import contract
 
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
@@ -34,6 +39,11 @@ def part_manifest(job: str, spec: Mapping[str, Any], pools: Sequence[Obj], train
         "metadata": {"name": job},
         "spec": {**_chosen(spec, _SPEC), "learners": learners, "pools": list(pools), "training": dict(training), "syncer": {"at": at}},
     }
+
+
+def secret_data(at_home: Mapping[str, str], job_file: str) -> dict[str, str]:
+    """Return `data` of the Secret that the part names in `syncer.at`. `at_home`: that of the Secret which home has signed for the part."""
+    return {**at_home, contract.JOB_FILE_KEY: base64.b64encode(job_file.encode()).decode()}
 
 
 def _chosen(fields: Mapping[str, Any], keys: Sequence[str]) -> Obj:

@@ -274,9 +274,9 @@ def _is_needed(context: ReconcileContext, record: UnitStatusRecord | None, group
         return False
     if record.running:
         return _name(group) == _pod_group(context, record)
-    if context.spec_refused:  # a person may take days, and meanwhile nothing starts
-        return any(_may_run(context, pod) for pod in group)
-    return any(_may_run(context, pod) for pod in group) or _name(group) == _kept(context, record, pods)
+    # While the spec is refused nothing starts, and a person may take days to correct it.
+    comes_back = not context.spec_refused and _name(group) == _kept(context, record, pods)
+    return comes_back or any(_may_run(context, pod) for pod in group)
 
 
 def _name(group: Sequence[PodView]) -> str:

@@ -176,8 +176,9 @@ def _stated(context: ReconcileContext, name: str, old: Mapping[str, Any], *, run
     silent_since = format_timestamp(view.silent_since) if view is not None and view.silent_since is not None else ""
     if view is None and state.state:  # an operator that has told nothing ever is an older one, and not silent
         silent_since = _told_nothing_since(report, told, context.now, old.get("silentSince", ""))
-    refused = finalizer_refused(context) if view is not None else None
-    problem = refused.text if refused is not None else view.problem if view is not None else ""
+    problem = view.problem if view is not None else ""
+    if view is not None and (refused := finalizer_refused(context)) is not None:
+        problem = refused.text
     kept: Mapping[str, float] = old.get("acceleratorHours") or {}
     largest = {kind: max(held, kept.get(kind, 0.0)) for kind, held in state.accelerator_hours.items()}
     said = {

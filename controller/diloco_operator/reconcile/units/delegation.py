@@ -113,10 +113,8 @@ def _one_slice(
 class Delegation(NamedTuple):
     asked: Sequence[tuple[str, str]] = ()
     """(pool, unit) of units for which nodes are asked now."""
-    withdrawn: Sequence[str] = ()
-    """Units that wait for nodes and are not needed any more."""
     unneeded: Sequence[str] = ()
-    """Units between two attempts for which the job has no room any more, although they keep their quota."""
+    """Units for which the job has no room any more: they wait for nodes, or keep their quota between two attempts."""
     deadlines: Sequence[float] = ()
     """When further units may be asked for."""
 
@@ -151,11 +149,10 @@ class _Delegator:
         self._deadlines: list[float] = []
 
     def decide(self) -> Delegation:
-        unneeded = self._return()
-        withdrawn = self._keep()
+        unneeded = [*self._return(), *self._keep()]
         # Nodes take minutes to come, longer than the last steps take.
         if self._context.finishing:
-            return Delegation((), withdrawn, unneeded)
+            return Delegation((), unneeded)
         candidates = {pool.name: self._candidates(pool) for pool in self._pools}
         for pool in self._pools:
             self._ask(pool, candidates[pool.name], pool.min - self._settled[pool.name] - self._waits[pool.name])
@@ -164,7 +161,7 @@ class _Delegator:
         minima = all(self._settled[pool.name] >= pool.min for pool in self._pools if self._grantor(pool) is not None)
         if minima and self._total >= self._job.min:
             self._ask_anywhere(candidates, self._job.max)
-        return Delegation(tuple(self._asked), withdrawn, unneeded, tuple(self._deadlines))
+        return Delegation(tuple(self._asked), unneeded, tuple(self._deadlines))
 
     def _return(self) -> list[str]:
         """Ask anew for units that keep their quota between two attempts: before others, which would wait for quota while these hold it.

@@ -209,20 +209,14 @@ def _assign(
 def _delegate(
     context: ReconcileContext, scaling: Scaling, request: JobRequest, placement: Placement, pods: LearnerPods, blocked: str | None
 ) -> None:
-    """Ask grantors for nodes for units without a free slice, and withdraw units that wait for nodes and are not needed any more."""
+    """Ask grantors for nodes for units without a free slice, and take back what was asked for units that are not needed any more."""
     delegation = delegate(context, request, placement, scaling.records)
     scaling.deadlines += delegation.deadlines
-    for unit in delegation.withdrawn:
-        record = scaling.records[unit]
-        why, grantor_said = not_needed(record, departure_words.NODES_NOT_NEEDED)
-        scaling.records[unit] = transition(
-            record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.SCALED_DOWN, why, grantor_said=grantor_said
-        )
     for unit in delegation.unneeded:
-        why, grantor_said = not_needed(scaling.records[unit], departure_words.NODES_NOT_NEEDED)
-        scaling.records[unit] = transition(
-            scaling.records[unit], UnitEvent.NOT_WANTED, context.now, UnitReason.SCALED_DOWN, why, grantor_said=grantor_said
-        )
+        record = scaling.records[unit]
+        event = UnitEvent.ASKED_TO_LEAVE if record.running else UnitEvent.NOT_WANTED
+        why, grantor_said = not_needed(record, departure_words.NODES_NOT_NEEDED)
+        scaling.records[unit] = transition(record, event, context.now, UnitReason.SCALED_DOWN, why, grantor_said=grantor_said)
     for pool, unit in delegation.asked:
         known = scaling.records.get(unit)
         if known is None and not room_on_record(scaling.records):
