@@ -121,6 +121,10 @@ class ReconcileContext:
     hosts: JobHosts = NO_HOSTS
     """The hosts on which attempts failed, once `units.hosts` has judged them."""
 
+    def attempt_pods(self, record: UnitStatusRecord) -> list[PodView]:
+        """Return the pods of the unit's newest attempt."""
+        return [pod for pod in self.learners.get(record.name, ()) if pod.attempt == record.attempt]
+
     def node_health(self, node: str) -> NodeHealth:
         """Return the health of this node."""
         if not node:  # of a pod that has no node yet

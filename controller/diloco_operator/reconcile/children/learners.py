@@ -103,7 +103,7 @@ def missing_pods(
         shape = context.shapes.get(record.pool)
         if record.state is not UnitState.STARTING or shape is None or not context.up_to_date(record):
             continue
-        existing = [pod for pod in context.learners[name] if pod.attempt == record.attempt]
+        existing = context.attempt_pods(record)
         if len(existing) >= shape.hosts:
             continue
         existing_hosts = {str(pod.host) for pod in existing}

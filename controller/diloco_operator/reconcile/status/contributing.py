@@ -101,7 +101,7 @@ def _returning(context: ReconcileContext, records: Mapping[str, UnitStatusRecord
     names = set()
     for record in records.values():
         if record.state in (UnitState.TRAINING, UnitState.JOINING):
-            pods = [pod for pod in context.learners.get(record.name, ()) if pod.attempt == record.attempt]
+            pods = context.attempt_pods(record)
             if pods and all(pod.running_since is not None and pod.running_since < context.syncer_since for pod in pods):
                 names.add(record.name)
     return frozenset(names)

@@ -42,11 +42,6 @@ def _cool_until(records: Iterable[UnitStatusRecord], now: float) -> float | None
     return max((until for until in pauses if now < until), default=None)
 
 
-def _pods(context: ReconcileContext, record: UnitStatusRecord) -> list[PodView]:
-    """Return the pods of the running attempt."""
-    return [pod for pod in context.learners.get(record.name, ()) if pod.attempt == record.attempt]
-
-
 # --- the slice of a unit ------------------------------------------------------------------------------------------------
 class Binding(NamedTuple):
     """What the nodes of an attempt's pods say. Everything is empty while not all pods are bound, or not all nodes are known."""
@@ -278,7 +273,7 @@ def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], rec
         elif waiting:
             summary = f"pool {pool.name} needs {plural(len(waiting), 'more slice', 'more slices')} of {context.shapes[pool.name]}"
             asked = f"{grantor.gives.words} for {'it' if len(waiting) == 1 else 'them'} {grantor.gives.verb} asked of {grantor.asked}"
-            if pods := next(filter(all_bound, (_pods(context, record) for record in waiting)), []):
+            if pods := next(filter(all_bound, (context.attempt_pods(record) for record in waiting)), []):
                 asked = f"{asked}; {wait_words.no_slice_yet(pods[0].unit, sorted({pod.node for pod in pods}))}"
             outcome = while_asked(outcome, grantor.gives.pool, summary, asked)
         elif outcome.lack is Lack.ROOM_IN_JOB:

@@ -343,6 +343,5 @@ def takes_slices(context: ReconcileContext, record: UnitStatusRecord) -> bool:
     grantor = grantor_of(context.spec, pool) if pool is not None else None
     if grantor is None or grantor.chooses or state_of(record) is not State.WAITING_FOR_GRANTOR:
         return False
-    pods = [pod for pod in context.learners.get(record.name, ()) if pod.attempt == record.attempt]
-    due = stuck_at(context, pods)
+    due = stuck_at(context, context.attempt_pods(record))
     return due is not None and context.now >= due

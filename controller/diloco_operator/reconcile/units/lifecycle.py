@@ -100,8 +100,7 @@ def observe_units(context: ReconcileContext) -> Units:
 def _rejected_gang(context: ReconcileContext, record: UnitStatusRecord) -> Rejection | None:
     """Return why the API server rejects the missing pods of a starting attempt. None if none is missing, or they may be created."""
     shape = context.shapes.get(record.pool)
-    existing = [pod for pod in context.learners[record.name] if pod.attempt == record.attempt]
-    if record.state is not UnitState.STARTING or shape is None or len(existing) >= shape.hosts:
+    if record.state is not UnitState.STARTING or shape is None or len(context.attempt_pods(record)) >= shape.hosts:
         return None
     return context.rejection((UNIT, record.name))
 
@@ -137,15 +136,15 @@ def observe_unit(context: ReconcileContext, record: UnitStatusRecord, pods: Sequ
     older: list[BlamedFailure] = []
     if adopted:
         record = _adopt(context, record, pods, newest, older)
-    observation = _observe_newest(context, record, pods, adopted=adopted)
+    observation = _observe_newest(context, record, adopted=adopted)
     return observation._replace(failures=(*older, *observation.failures))
 
 
-def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], *, adopted: bool) -> UnitObservation:
+def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, *, adopted: bool) -> UnitObservation:
     record = _excuse_failure_after_last_step(context, record)
     if not record.running:
         return _check_completed(context, record)
-    current = [pod for pod in pods if pod.attempt == record.attempt]
+    current = context.attempt_pods(record)
     slices = _slices(current)
     delegated = any(pod.grantor for pod in current)
     if adopted and not slices and not delegated:

@@ -100,7 +100,7 @@ def ends_after_the_job(context: ReconcileContext, job_ended_at: float) -> dict[s
     for name, record in context.records_before.items():
         if record.state is not UnitState.COMPLETED or name in context.defects:
             continue
-        pods = [pod for pod in context.learners.get(name, ()) if pod.attempt == record.attempt]
+        pods = context.attempt_pods(record)
         if (end := failure_at_end(pods, context.now)) is not None:
             why = LastFailure(UnitReason.FAILED_AT_END, end.why).written()
             changed[name] = _failed_at_end(record._replace(failed_attempt=record.attempt, last_failure=why), end.why, context.now)
