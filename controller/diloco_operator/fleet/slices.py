@@ -281,3 +281,9 @@ class Fleet(Protocol):
     def signs(self) -> Collection[Sign]:
         """The signs of the label dialects that its nodes speak."""
         ...
+
+
+def named_hosts(fleet: Fleet, shape: Shape, name: str) -> list[Host]:
+    """Return the hosts of the slices that `group_name` named. Empty without a name, or if a slice is no longer in the fleet."""
+    slices = fleet.resolve(shape, name) if name else None
+    return [host for slice_ in slices or () for host in slice_.hosts]

@@ -28,7 +28,7 @@ from diloco_operator.fleet.health import (
     not_ready_recheck,
 )
 from diloco_operator.fleet.resources import Resources
-from diloco_operator.fleet.slices import Shape
+from diloco_operator.fleet.slices import Shape, named_hosts
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.plan import Create
 from diloco_operator.reconcile.observe.host_status import NO_HOSTS, JobHosts
@@ -145,10 +145,9 @@ class ReconcileContext:
 
         A pod's own word is not enough: everyone who may write pods can write any name into their annotations."""
         shape = self.shapes.get(pool)
-        slices = self.observed.fleet.resolve(shape, name) if shape is not None else None
-        if slices is None:
+        nodes = {host.node for host in named_hosts(self.observed.fleet, shape, name)} if shape is not None else None
+        if not nodes:
             return None
-        nodes = {host.node for slice_ in slices for host in slice_.hosts}
         return all(pod.node in nodes for pod in pods if pod.node)
 
     def up_to_date(self, record: UnitStatusRecord) -> bool:

@@ -23,6 +23,7 @@ from diloco_operator.api.status import UnitState
 from diloco_operator.fleet import Inventory, Shape, project_node
 from diloco_operator.fleet.capacity import CapacityType, capacity_of
 from diloco_operator.fleet.slice_kinds import shape_of
+from diloco_operator.fleet.slices import named_hosts
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, PodView, parse_job, reconcile
@@ -296,8 +297,7 @@ class SimulatedOperator:
 
     def _nodes(self, pool: str, slice_: str) -> list[str]:
         """Nodes of a slice. Empty without a slice, or if one of its nodes is gone."""
-        slices = self._inventory.resolve(self._shapes[pool], slice_) if slice_ else None
-        nodes = [host.node for part in slices or () for host in part.hosts]
+        nodes = [host.node for host in named_hosts(self._inventory, self._shapes[pool], slice_)]
         return [] if any(self._group_of.get(node) in self._out for node in nodes) else nodes
 
     def _groups(self) -> Iterator[tuple[str, Collection[str]]]:

@@ -12,7 +12,7 @@ from diloco_operator.api import names
 from diloco_operator.api.status import UnitState
 from diloco_operator.fleet.locality import shared_place
 from diloco_operator.fleet.node import Host
-from diloco_operator.fleet.slices import Shape
+from diloco_operator.fleet.slices import Shape, named_hosts
 from diloco_operator.plan import WAVE_LEARNERS, Create, Delete
 from diloco_operator.reconcile.children.home import syncer_access
 from diloco_operator.reconcile.children.peers import Peers
@@ -111,7 +111,7 @@ def missing_pods(
         if grantor is not None:
             attempt = pods.of_delegated(record, grantor)
         else:
-            hosts = [host for slice_ in context.observed.fleet.resolve(shape, record.slice) or () for host in slice_.hosts]
+            hosts = named_hosts(context.observed.fleet, shape, record.slice)
             attempt = pods.of_attempt(record, hosts) if len(hosts) == shape.hosts else []
         creates += [create for create in attempt if create.obj["metadata"]["labels"].get(names.LABEL_HOST) not in existing_hosts]
     return creates

@@ -15,7 +15,7 @@ from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.api.spec import Pool, Restart
 from diloco_operator.api.status import MAX_HOST_FAILURES, MAX_HOSTS, HostFailure, HostStatus, UnitState
-from diloco_operator.fleet.slices import Fleet, Slice
+from diloco_operator.fleet.slices import Fleet, Slice, named_hosts
 from diloco_operator.placement.requirements import SliceRequirements
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.host_status import JobHosts, read_hosts
@@ -160,9 +160,8 @@ def _blame_program(
     used = set(hosts)
     for record in records.values():
         shape = context.shapes.get(record.pool)
-        if record.slice and shape is not None:
-            slices = context.observed.fleet.resolve(shape, record.slice) or ()
-            used.update(host.node for slice_ in slices for host in slice_.hosts)
+        if shape is not None:
+            used.update(host.node for host in named_hosts(context.observed.fleet, shape, record.slice))
     if len(suspects) <= min(MOST_AVOIDED, max(1, int(len(used) * SHARE))):
         return ""
     return departure_words.program_blamed(len(suspects), len(used))

@@ -19,7 +19,7 @@ from diloco_operator.api.spec import Capacity, Pool
 from diloco_operator.api.status import UnitState
 from diloco_operator.fleet.occupancy import Shares
 from diloco_operator.fleet.resources import Resources
-from diloco_operator.fleet.slices import Shape
+from diloco_operator.fleet.slices import named_hosts
 from diloco_operator.placement import HeldUnit, JobRequest, PoolRequest
 from diloco_operator.placement.requirements import SliceRequirements, with_accelerators
 from diloco_operator.reconcile.children.claims import template_name
@@ -216,7 +216,7 @@ def _pool_units(
             # A slice for it would be taken from others, and given back at the next refusal.
             units.unable.append(record.name)
         elif slice_ := _kept_slice(context, requirements, record, spare):
-            nodes = _nodes(context, requirements.shape, slice_)
+            nodes = tuple(host.node for host in named_hosts(context.observed.fleet, requirements.shape, slice_))
             settling = record.name in staying or settled_at(context, record) is not None
             units.held.append(HeldUnit(record.name, nodes, _LEAVING_RANK[record.state], settling, leaving_cost, slice_))
             if not record.running and any(node in context.hosts.avoided or node in limits.avoid for node in nodes):
@@ -289,20 +289,15 @@ def _occupied(context: ReconcileContext, records: Iterable[UnitStatusRecord]) ->
     occupied: set[str] = set()
     shared: dict[tuple[str, str], Resources] = {}
     for record in records:
-        if not record.slice or record.pool not in context.shapes:
+        if record.pool not in context.shapes:
             continue
         shape = context.shapes[record.pool]
-        nodes = _nodes(context, shape, record.slice)
+        nodes = [host.node for host in named_hosts(context.observed.fleet, shape, record.slice)]
         occupied.update(nodes)
         if shape.divides and context.observed.job.derived is not None:
             needs = with_accelerators(context.observed.job.derived.needs[record.pool], shape)
             shared |= {(node, record.name): needs for node in nodes}
     return frozenset(occupied), shared
-
-
-def _nodes(context: ReconcileContext, shape: Shape, slice_: str) -> tuple[str, ...]:
-    slices = context.observed.fleet.resolve(shape, slice_) or ()
-    return tuple(host.node for slice_ in slices for host in slice_.hosts)
 
 
 # --- how many units there may be ---------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from diloco_operator.api.status import UnitState
 from diloco_operator.fleet.occupancy import Reservations
 from diloco_operator.fleet.resources import Resources, most
 from diloco_operator.fleet.slice_kinds import kinds_for
-from diloco_operator.fleet.slices import Fleet
+from diloco_operator.fleet.slices import Fleet, named_hosts
 from diloco_operator.placement.requirements import with_accelerators
 from diloco_operator.reconcile.context import ReconcileContext, own_learners
 from diloco_operator.reconcile.observe.derived import Derived
@@ -74,9 +74,9 @@ def _bound(job: Job, pods: Iterable[PodView], records: Mapping[str, UnitStatusRe
 def _was_granted(job: Job, pod: PodView, record: UnitStatusRecord | None, fleet: Fleet) -> bool:
     """Return whether the unit of this pod has the pod's node by its record."""
     shape = job.derived.shapes.get(record.pool) if job.derived is not None and record is not None else None
-    if shape is None or record is None or not record.slice:
+    if shape is None or record is None:
         return False
-    return any(host.node == pod.node for slice_ in fleet.resolve(shape, record.slice) or () for host in slice_.hosts)
+    return any(host.node == pod.node for host in named_hosts(fleet, shape, record.slice))
 
 
 def _together(derived: Derived | None, claims: Iterable[_Claim]) -> Reservations:
