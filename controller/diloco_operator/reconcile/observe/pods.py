@@ -31,6 +31,7 @@ from diloco_operator.kube.fields import (
 )
 from diloco_operator.reconcile.observe.pod_marks import PodGroup, PodMarks
 from diloco_operator.reconcile.observe.startup import PodStartup, project_startup
+from diloco_operator.timeouts import RECONCILE
 
 _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 
@@ -120,6 +121,11 @@ class PodView:
     def ended(self) -> bool:
         """None of its processes runs, and none will."""
         return self.phase in ENDED
+
+    @property
+    def stuck_from(self) -> float | None:
+        """When it counts as stuck if it has not ended by then. None if it was not deleted, or has ended."""
+        return self.deletion + RECONCILE.stuck_deletion if self.deletion is not None and not self.ended else None
 
     @property
     def never_runs(self) -> bool:

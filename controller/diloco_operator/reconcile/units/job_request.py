@@ -37,7 +37,6 @@ from diloco_operator.reconcile.units.revocations import troubled_pools, units_ke
 from diloco_operator.reconcile.units.spares import with_spares
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.worth import may_move, pool_worth, worth_moving_to
-from diloco_operator.timeouts import RECONCILE
 
 _KEEP_ORDER = {
     UnitState.TRAINING: 0,
@@ -280,8 +279,7 @@ def _keeps_its_place(record: UnitStatusRecord) -> bool:
 
 def _is_stuck(context: ReconcileContext, record: UnitStatusRecord) -> bool:
     """Return whether a pod of the unit should have gone long ago, so that it is not known when its slice will be free."""
-    latest = context.now - RECONCILE.stuck_deletion
-    return any(pod.deletion is not None and pod.deletion < latest and not pod.ended for pod in context.learners.get(record.name, ()))
+    return any(pod.stuck_from is not None and pod.stuck_from <= context.now for pod in context.learners.get(record.name, ()))
 
 
 def _occupied(context: ReconcileContext, records: Iterable[UnitStatusRecord]) -> tuple[frozenset[str], Shares]:

@@ -87,13 +87,12 @@ def observe_units(context: ReconcileContext) -> Units:
         if observation.avoid_node:
             units.avoid[observation.avoid_node] = context.now
         for pod in context.learners.get(name, ()):
-            if pod.deletion is None or pod.ended or not pod.node:
+            if pod.stuck_from is None or not pod.node:
                 continue
-            due = pod.deletion + RECONCILE.stuck_deletion
-            if context.now < due:
-                units.deadlines.append(due)
+            if context.now < pod.stuck_from:
+                units.deadlines.append(pod.stuck_from)
             else:  # a stuck pod still holds its node, so nothing should start beside it
-                units.avoid.setdefault(pod.node, due)
+                units.avoid.setdefault(pod.node, pod.stuck_from)
     return units
 
 
@@ -374,15 +373,15 @@ def _lingers(context: ReconcileContext, pods: Sequence[PodView]) -> bool:
 def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Sequence[PodView], *, adopted: bool) -> UnitObservation:
     """Record the end of a unit that drains once its pods have ended, or how long it waits for one that does not."""
     if _lingers(context, current):
-        due = {pod.name: pod.deletion + RECONCILE.stuck_deletion for pod in current if pod.deletion is not None and not pod.ended}
-        deadlines = [moment for moment in due.values() if context.now < moment]
-        late = [pod for pod in current if pod.name in due and due[pod.name] <= context.now]
+        due = [(pod.stuck_from, pod) for pod in current if pod.stuck_from is not None]
+        deadlines = [moment for moment, _ in due if context.now < moment]
+        late = [pod for moment, pod in due if moment <= context.now]
         why = _why_it_drains(context, record)
         if not late:
             draining = transition(record, UnitEvent.STILL_DRAINS, context.now, record.reason, why, cause="")
             return UnitObservation(draining, adopted, deadlines)
         # The other pods that still end keep their hosts too.
-        if _moves(context, record, [pod.node for pod in current if pod.name in due]):
+        if _moves(context, record, [pod.node for _, pod in due]):
             # Safe although a pod still runs: the syncer refuses what the old attempt sends, and the pod keeps its host until it has ended.
             end = replace(_asked_to_leave(record, _stuck(why, late), context.now), leave_slice=True)
             return UnitObservation(after_end(record, end, context.spec.learners.restart, context.now), adopted)

@@ -6,8 +6,11 @@ from builders.jobs import a_job
 from builders.nodes import a_tpu_node
 from builders.stage import Stage
 from diloco_operator.placement import JobRequest
+from diloco_operator.reconcile import OperatorConfig
+from diloco_operator.timeouts import RECONCILE
 
 OTHER = "team/other/uid-2"
+GRACE = OperatorConfig().learner_grace
 
 
 def a_training_job(count: int = 3, **pool: str) -> Stage:
@@ -167,6 +170,7 @@ def test_a_slice_that_a_stuck_pod_does_not_leave_is_not_counted_on() -> None:
     stage.revoked = {"v5p-1": OTHER}
     stage.settle()
     assert request(stage).occupied == frozenset()
-    stage.advance(600)  # the kubelet never says that the pod has ended
+    # The kubelet never says that the pod has ended. The job is reconciled at this very moment, and not again.
+    stage.advance(GRACE + RECONCILE.stuck_deletion)
     stage.settle()
     assert request(stage).occupied == frozenset({"tpu-1"})
