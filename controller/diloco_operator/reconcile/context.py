@@ -140,6 +140,10 @@ class ReconcileContext:
         """Return whether no kubelet on this node can confirm that a pod has ended."""
         return bool(node) and is_unreachable(self.observed.fleet.node(node), self.signals, self.now, self.not_ready)
 
+    def lingers(self, pod: PodView) -> bool:
+        """Return whether a process of the pod may still run, on a node whose kubelet will report its end."""
+        return not (pod.ended or pod.never_runs or self.unreachable(pod.node))
+
     def on_slice(self, pods: Iterable[PodView], pool: str, name: str) -> bool | None:
         """Return whether these pods of a unit are on the slice of this name. None if the fleet does not know the slice.
 

@@ -15,6 +15,7 @@ from diloco_operator.reconcile.children.shared import shared_objects
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.deadlines import earliest, requeue_after
 from diloco_operator.reconcile.grantors.registry import grantor_patches
+from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.status import conditions, ending_words
 from diloco_operator.reconcile.status.assembly import assemble, with_conditions, with_ends_of_programs
@@ -39,10 +40,7 @@ def suspend(context: ReconcileContext, units: Units) -> Plan:
     """Suspend the job: the learners end first. Then no learner can contribute any more, and the syncer ends and writes its snapshot."""
     scaling = Scaling({name: suspend_unit(record, context.now) for name, record in units.records.items()})
     removal = remove_outdated(context, scaling.records)
-    running = [
-        pod for pods in context.learners.values() for pod in pods if not (pod.ended or pod.never_runs or context.unreachable(pod.node))
-    ]
-    syncer = context.syncer
+    running, syncer = _lingering(context), context.syncer
     stop = [delete_pod(syncer, "the job is suspended")] if syncer is not None and syncer.deletion is None and not running else []
     remaining = sorted(pod.name for pod in running) + ([syncer.name] if syncer is not None else [])
     active = contributing_units(context, scaling.records, syncer_down=not running)
@@ -60,6 +58,11 @@ def suspend(context: ReconcileContext, units: Units) -> Plan:
         reservations=reserved_nodes(context, scaling.records),
         request=JobRequest(context.observed.job.key),
     )
+
+
+def _lingering(context: ReconcileContext) -> list[PodView]:
+    """Return the learner pods that may still contribute: the syncer ends after them."""
+    return [pod for pods in context.learners.values() for pod in pods if context.lingers(pod)]
 
 
 def hold(context: ReconcileContext, units: Units) -> Plan:
@@ -161,8 +164,7 @@ def end_pods_of_deleted_job(context: ReconcileContext) -> Plan:
     deletes, deadlines = force_deletes(context)
     if context.observed.job.outlives_deletion:
         learners = [pod for pods in context.learners.values() for pod in pods]
-        # As in `suspend`: the syncer ends when no learner can contribute any more.
-        syncer = [context.syncer] if context.syncer is not None and all(pod.ended for pod in learners) else []
+        syncer = [context.syncer] if context.syncer is not None and not _lingering(context) else []
         deletes += [delete_pod(pod, "the job is deleted") for pod in (*learners, *syncer) if pod.deletion is None]
     release = release_from_parts(context.observed, context.now)
     return Plan(

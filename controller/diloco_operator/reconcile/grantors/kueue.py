@@ -285,7 +285,7 @@ def _name(group: Sequence[PodView]) -> str:
 
 def _may_run(context: ReconcileContext, pod: PodView) -> bool:
     """Return whether a process of the pod may still run, and its end will be reported, by its kubelet or the operator."""
-    return not pod.ended and not pod.never_runs and (not context.unreachable(pod.node) or _awaits_end(context, pod))
+    return context.lingers(pod) or _awaits_end(context, pod)
 
 
 def _awaits_end(context: ReconcileContext, pod: PodView) -> bool:

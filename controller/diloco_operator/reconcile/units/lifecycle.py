@@ -272,7 +272,7 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
         no_place = NoPlace(UnitReason.HOST_REFUSED, end.node, end.why)
         return UnitObservation(give_slice_up(context, record, no_place), adopted, deadlines, end.node)
     end = _when(context, record, end)
-    if end.kind is EndKind.DISRUPTION and _lingers(context, current):
+    if end.kind is EndKind.DISRUPTION and any(map(context.lingers, current)):
         draining = transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, end.reason, end.why)
         return UnitObservation(draining, adopted, deadlines)
     failures = blame(record, record.attempt, end, current)
@@ -365,14 +365,9 @@ def _hosts(context: ReconcileContext, record: UnitStatusRecord, current: Sequenc
     return shape.hosts
 
 
-def _lingers(context: ReconcileContext, pods: Sequence[PodView]) -> bool:
-    """Return whether a process of these pods may still run, on a node whose kubelet will report its end."""
-    return any(not (pod.ended or pod.never_runs or context.unreachable(pod.node)) for pod in pods)
-
-
 def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Sequence[PodView], *, adopted: bool) -> UnitObservation:
     """Record the end of a unit that drains once its pods have ended, or how long it waits for one that does not."""
-    if _lingers(context, current):
+    if any(map(context.lingers, current)):
         due = [(pod.stuck_from, pod) for pod in current if pod.stuck_from is not None]
         deadlines = [moment for moment, _ in due if context.now < moment]
         late = [pod for moment, pod in due if moment <= context.now]

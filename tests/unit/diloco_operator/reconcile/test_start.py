@@ -7,6 +7,7 @@ from builders.jobs import a_job
 from builders.nodes import a_gpu_node, a_tpu_node
 from builders.reports import a_report
 from builders.stage import Stage
+from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.report import UnitPhase
 
 
@@ -146,6 +147,14 @@ def test_deleted_job_that_a_finalizer_keeps_gives_its_hardware_back() -> None:
     stage.step()
     stage.kubelets_finish_deletions()
     assert stage.pods == {}
+
+
+def test_syncer_of_a_deleted_job_that_a_finalizer_keeps_waits_for_no_learner_whose_node_is_silent() -> None:
+    stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0")).train()
+    stage.job["metadata"] |= {"deletionTimestamp": "2026-11-20T12:00:01Z", "finalizers": ["example.com/archive"]}
+    stage.set_node(a_tpu_node("tpu-0", ready=False, ready_since=format_timestamp(stage.now - 600)))
+    stage.step()
+    assert all("deletionTimestamp" in pod["metadata"] for pod in stage.pods.values())
 
 
 @pytest.mark.parametrize("finalizers", [[], ["foregroundDeletion"], ["orphan", "example.com/archive"]])
