@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from diloco_operator.api.names import COMPONENT_LEARNER, LABEL_ATTEMPT, LABEL_COMPONENT, LABEL_HOST, LABEL_JOB, LABEL_UNIT, PODS
 from diloco_operator.kube.client import Client, Obj
 from diloco_operator.kube.fields import controller_uid, fields, label_number, needed_string, string
+from diloco_operator.kube.pods import ENDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class UnitPod:
             attempt=label_number(string(labels, LABEL_ATTEMPT, "metadata.labels")),
             host=label_number(string(labels, LABEL_HOST, "metadata.labels")),
             node=string(fields(pod, "spec"), "nodeName", "spec"),
-            ended=string(status, "phase", "status") in ("Succeeded", "Failed") or "deletionTimestamp" in meta,
+            ended=string(status, "phase", "status") in ENDED or "deletionTimestamp" in meta,
         )
 
 

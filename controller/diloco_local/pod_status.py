@@ -9,6 +9,7 @@ from typing import Any
 
 from diloco.protocol.backoff import exponential
 from diloco_operator.kube.client import Obj
+from diloco_operator.kube.pods import ENDED
 
 RESTART_FIRST, RESTART_CEILING = 10.0, 300.0
 """Seconds. A kubelet's back-off between restarts of one container."""
@@ -110,7 +111,7 @@ def pod_status(
     """The whole status to write. It keeps the conditions of `current` that a kubelet does not set, and the transition times of conditions
     that have not changed. If `pod_ip` is None, the status has no address."""
     pod_phase = phase(init, main)
-    ended = pod_phase in ("Succeeded", "Failed")
+    ended = pod_phase in ENDED
     ready = pod_phase == "Running" and all(isinstance(state.now, Running) for state in main)
     initialized = all(_succeeded(state) for state in init)
     unready = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(pod_phase, "ContainersNotReady")

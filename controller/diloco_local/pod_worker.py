@@ -16,6 +16,7 @@ from typing import Any
 from diloco.protocol.backoff import ExponentialBackoff
 from diloco_operator.api.names import ANNOTATION_ADDRESS, PODS
 from diloco_operator.kube.client import ApiError, Conflict, NotFound, Obj
+from diloco_operator.kube.pods import has_ended
 
 from diloco_local.containers import Container, ContainersPod, first_of, mounted_sources
 from diloco_local.environment import Command, ContainerConfigError
@@ -86,7 +87,7 @@ class PodWorker:
 
     async def run(self) -> None:
         """Run until the pod has gone from the API and from this machine."""
-        if not self._finished(self._pod):
+        if not has_ended(self._pod):
             self._prepare()
             if self._admission_error:
                 await self._write_status()
@@ -122,10 +123,6 @@ class PodWorker:
     @property
     def _containers(self) -> list[Container]:
         return [*self._init, *self._main]
-
-    @staticmethod
-    def _finished(pod: Obj) -> bool:
-        return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
     def _choose_address(self) -> str:
         metadata, spec = self._pod["metadata"], self._pod["spec"]

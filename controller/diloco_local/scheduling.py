@@ -17,6 +17,7 @@ from diloco_operator.api.names import NODE_HOSTNAME
 from diloco_operator.fleet.affinity import attracts, node_terms, only_nodes
 from diloco_operator.fleet.resources import pod_requests
 from diloco_operator.kube.client import Obj
+from diloco_operator.kube.pods import has_ended
 from diloco_operator.kube.quantities import quantity
 
 from diloco_local.neighbours import Neighbours
@@ -51,7 +52,7 @@ def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]
 
 def occupies_node(pod: Obj) -> bool:
     """Whether the pod uses resources of a node: it is bound and has not ended."""
-    return bool(pod["spec"].get("nodeName")) and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+    return bool(pod["spec"].get("nodeName")) and not has_ended(pod)
 
 
 def used_resources(pods: Iterable[Obj]) -> dict[str, dict[str, Fraction]]:

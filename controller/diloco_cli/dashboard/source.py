@@ -31,8 +31,8 @@ from diloco_operator.fleet import Inventory, NodeView, PodUse, project_node
 from diloco_operator.fleet.device_pools import DevicePools, DeviceSlice, project_slice, with_claimable
 from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Client, Obj
+from diloco_operator.kube.pods import USING
 from diloco_operator.kube.reflector import Reflector, WatchedResource
-from diloco_operator.operator.caches import USING
 from diloco_operator.operator.projections import project_use
 from diloco_operator.reconcile import OperatorConfig
 

@@ -16,13 +16,14 @@ import click
 from diloco import contract
 from diloco_operator.api import names
 from diloco_operator.kube.client import Client, Forbidden, NotFound, Obj
+from diloco_operator.kube.pods import has_ended
 from diloco_operator.program.duration import Duration
 from diloco_operator.program.yaml_reader import BadYaml, load
 from diloco_operator.timeouts import EXPORT
 
 from diloco_cli.cluster import CommandError
 from diloco_cli.jobs import find_job
-from diloco_cli.kubectl.export_pod import PodRequest, has_ended, mounts, syncer_container
+from diloco_cli.kubectl.export_pod import PodRequest, mounts, syncer_container
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Any
 from diloco import contract
 from diloco_operator.api import names
 from diloco_operator.kube.client import ApiError, Client, NotFound, Obj
+from diloco_operator.kube.pods import has_ended
 from diloco_operator.reconcile.children.pod_security import main_container, pod_security, tmp_volumes
 from diloco_operator.timeouts import EXPORT
 
@@ -121,10 +122,6 @@ def syncer_container(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """The syncer's container in the spec of a pod or template. Empty if there is none."""
     containers = spec.get("containers") or ()
     return next((container for container in containers if container.get("name") == names.SYNCER_CONTAINER), _NOTHING)
-
-
-def has_ended(pod: Obj) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def mounts(pod: Obj, claim: str) -> bool:

@@ -22,6 +22,7 @@ from diloco_operator.kube.client import (
     Unavailable,
     WatchEvent,
 )
+from diloco_operator.kube.pods import PODS
 from diloco_operator.kube.selectors import parse_fields, parse_labels
 
 from diloco_local.memory.copy_json import copy_json, copy_json_without_nulls
@@ -34,7 +35,6 @@ type Hook = Callable[[str, Resource, str, str], None]
 """`hook(verb, resource, namespace, name)`. The verb is get, list, watch, create, update, patch, delete, bind or evict. May raise."""
 
 WRITE_VERBS = frozenset(("create", "update", "patch", "delete", "bind", "evict"))
-_PODS = Resource("", "v1", "Pod", "pods")
 _MAX_CONTINUED = 256
 
 
@@ -209,15 +209,15 @@ class MemoryApi:
         self._answer("delete", resource, namespace, name, {})
 
     async def bind(self, namespace: str, name: str, node: str) -> None:
-        kind = await self._begin("bind", _PODS, namespace, name)
+        kind = await self._begin("bind", PODS, namespace, name)
         self._server.bind(kind, self._server.existing(kind, namespace, name), node)
-        self._answer("bind", _PODS, namespace, name, {})
+        self._answer("bind", PODS, namespace, name, {})
 
     async def evict(self, namespace: str, name: str, *, grace_seconds: int | None = None, uid: str = "") -> None:
         """Evict a pod. Nothing can block that: this server has no PodDisruptionBudgets."""
-        kind = await self._begin("evict", _PODS, namespace, name)
+        kind = await self._begin("evict", PODS, namespace, name)
         self._server.evict(kind, self._server.existing(kind, namespace, name), grace=grace_seconds, uid=uid)
-        self._answer("evict", _PODS, namespace, name, {})
+        self._answer("evict", PODS, namespace, name, {})
 
     # --- for tests and the embedded default ---------------------------------------------------------------------------
     def compact(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from diloco_operator.kube.client import Obj
+from diloco_operator.kube.pods import has_ended
 
 from diloco_local.memory.kinds import Kind
 from diloco_local.memory.pods import DEFAULT_GRACE_SECONDS
@@ -83,7 +84,7 @@ class Collector:
         if not self._kinds[table.group, table.plural].graceful:
             return 0
         spec = obj["spec"]
-        if not spec.get("nodeName") or obj.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+        if not spec.get("nodeName") or has_ended(obj):
             return 0  # no kubelet has a process to stop
         return asked if asked is not None else int(spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS))
 

@@ -10,13 +10,11 @@ from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.kube.client import Client, Forbidden, NotFound, Obj, Resource
 from diloco_operator.kube.listing import list_all
+from diloco_operator.kube.pods import USING
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.grantors.registry import WATCHES
 
 from diloco_local.nodes import set_ready
-
-_USING = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
-"""Field selector that only pods meet which use resources of a node."""
 
 
 class NodesNotReadable(Exception):
@@ -64,7 +62,7 @@ async def of_cluster(client: Client, namespace: str) -> Contents:
         ) from error
     jobs = await readable.read(names.DILOCO_JOBS, "jobs", "hold no slice here")
     pods = await readable.read(names.PODS, "pods of jobs", "hold no slice here", labels=names.LABEL_JOB)
-    pods += await readable.read(names.PODS, "other pods", "use no resource of a node here", labels=f"!{names.LABEL_JOB}", fields=_USING)
+    pods += await readable.read(names.PODS, "other pods", "use no resource of a node here", labels=f"!{names.LABEL_JOB}", fields=USING)
     notes = readable.notes
     try:
         priorities = await list_all(client, names.PRIORITY_CLASSES)

@@ -13,6 +13,7 @@ import re
 
 from diloco import contract
 
+from diloco_operator.kube import pods
 from diloco_operator.kube.client import Resource
 
 GROUP = "diloco.dev"
@@ -29,7 +30,7 @@ CONFIG_API_VERSION = f"config.{GROUP}/{VERSION}"
 CONFIG_KIND = "OperatorConfiguration"
 
 DILOCO_JOBS = Resource(GROUP, VERSION, KIND, "dilocojobs")
-PODS = Resource("", "v1", "Pod", "pods")
+PODS = pods.PODS
 NODES = Resource("", "v1", "Node", "nodes", namespaced=False)
 SECRETS = Resource("", "v1", "Secret", "secrets")
 CONFIG_MAPS = Resource("", "v1", "ConfigMap", "configmaps")

@@ -20,6 +20,7 @@ from diloco_operator.kube.cache import Cache, CachedObject, Handler, Indexer
 from diloco_operator.kube.client import Client, Obj, Resource
 from diloco_operator.kube.fields import controller_uid, fields, string
 from diloco_operator.kube.malformed import MalformedObjects
+from diloco_operator.kube.pods import USING
 from diloco_operator.kube.reflector import Reflector, WatchedResource
 from diloco_operator.operator.projections import (
     CachedJob,
@@ -39,8 +40,6 @@ from diloco_operator.timeouts import WatchTimeouts
 _BY_JOB = "job"
 _BY_GROUP = "group"
 _BY_POOL = "pool"
-USING = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
-"""Field selector of pods that use resources of a node."""
 _WITHOUT_OTHER_PODS = (
     "the operator does not see which nodes other pods use: it may choose a slice that is not free, whose unit then waits for its node. "
     "Grant list and watch of pods in all namespaces (chart value watchOtherPods), or set watchOtherPods: false."

@@ -24,6 +24,7 @@ from diloco_operator.kube.client import (
     Unavailable,
     WatchEvent,
 )
+from diloco_operator.kube.pods import PODS
 from diloco_operator.kube.rest.config import ClientConfig
 from diloco_operator.kube.rest.errors import error_of_status
 from diloco_operator.kube.rest.line_splitter import LineSplitter
@@ -339,9 +340,6 @@ def _delete_options(grace_seconds: int | None, uid: str) -> Obj:
 
 
 # --- The URL paths of resources and objects ---------------------------------------------------------------------------
-PODS = Resource("", "v1", "Pod", "pods")
-
-
 def collection_path(resource: Resource, namespace: str) -> str:
     """Return the path of all objects in `namespace`, "" for every namespace."""
     root = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"

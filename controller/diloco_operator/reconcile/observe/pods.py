@@ -29,15 +29,12 @@ from diloco_operator.kube.fields import (
     text,
     whole_number,
 )
+from diloco_operator.kube.pods import ENDED
 from diloco_operator.reconcile.observe.pod_marks import PodGroup, PodMarks
 from diloco_operator.reconcile.observe.startup import PodStartup, project_startup
 from diloco_operator.timeouts import RECONCILE
 
 _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
-
-
-ENDED = ("Succeeded", "Failed")
-"""Phases of a pod that no longer uses anything."""
 
 
 @dataclass(frozen=True, slots=True)
