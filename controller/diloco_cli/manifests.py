@@ -27,6 +27,7 @@ from diloco_operator.api.kinds import kind_problems
 from diloco_operator.api.names import API_VERSION, KIND, LEARNER_CONTAINER
 from diloco_operator.api.spec import PodTemplate, Pool, Spec
 from diloco_operator.kube.client import Cause, Obj
+from diloco_operator.kube.fields import metadata_of
 from diloco_operator.program.yaml_reader import BadYaml, decoded, documents, read_text
 from diloco_operator.reconcile.observe.template import template_problems
 from pydantic import ValidationError
@@ -59,8 +60,7 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        metadata = self.obj.get("metadata")
-        return str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
+        return str(metadata_of(self.obj).get("name") or "")
 
     def line(self, path: str) -> int:
         """The line of a field, or of the nearest enclosing field that the file has. 0 if not known."""
@@ -305,8 +305,7 @@ def _check_kind(manifest: Manifest, kinds: Collection[str], problems: list[Probl
 
 
 def _unknown_fields(schema: Schema, obj: Obj) -> Iterator[Cause]:
-    given = obj.get("metadata")
-    metadata = given if isinstance(given, dict) else {}
+    metadata = metadata_of(obj)
     for name in metadata:
         if name not in _METADATA:
             yield Cause(f"metadata.{name}", _unknown(name, _METADATA))

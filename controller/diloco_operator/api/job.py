@@ -16,6 +16,7 @@ from diloco_operator.api.names import API_VERSION, KIND
 from diloco_operator.api.spec import Pool, Spec
 from diloco_operator.api.status import Condition, Status
 from diloco_operator.kube.client import Cause, Obj
+from diloco_operator.kube.fields import metadata_of
 from diloco_operator.kube.timestamps import Timestamp
 
 
@@ -70,8 +71,7 @@ def load(obj: Obj) -> DiLoCoJob:
     try:
         return DiLoCoJob.model_validate(obj)
     except ValidationError as error:
-        metadata = obj.get("metadata")
-        name = str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
+        name = str(metadata_of(obj).get("name", ""))
         raise InvalidJob(name, tuple(Cause(field_path(problem["loc"]), problem["msg"]) for problem in error.errors())) from error
 
 

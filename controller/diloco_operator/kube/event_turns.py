@@ -14,6 +14,7 @@ from typing import Final
 
 from diloco_operator.kube.client import WatchEvent
 from diloco_operator.kube.fair_queue import FairQueue
+from diloco_operator.kube.fields import metadata_of
 
 TURN_EVENTS: Final = 20
 TURN_SECONDS: Final = 0.002
@@ -134,6 +135,5 @@ class EventTurns:
 
 def _namespace(event: WatchEvent) -> str:
     """Return the namespace of the event's object, which may be malformed."""
-    meta = event.object.get("metadata") if isinstance(event.object, dict) else None
-    namespace = meta.get("namespace") if isinstance(meta, dict) else None
+    namespace = metadata_of(event.object).get("namespace")
     return namespace if isinstance(namespace, str) else ""

@@ -166,6 +166,12 @@ def moment(holder: Fields, key: str, at: str = "") -> float | None:
         raise MalformedField(_path(at, key), "must be a time such as 2026-11-20T21:00:00Z") from error
 
 
+def metadata_of(obj: object) -> Fields:
+    """Return the metadata of an object that may be malformed; empty without any."""
+    meta = obj.get("metadata") if isinstance(obj, dict) else None
+    return meta if isinstance(meta, dict) else {}
+
+
 def controller_uid(meta: Fields) -> str:
     """Return the uid of the object that controls this one, by its ownerReferences; "" if none does."""
     for owner in objects(meta, "ownerReferences", "metadata"):

@@ -37,7 +37,7 @@ from diloco_operator.kube.client import (
     WatchEvent,
 )
 from diloco_operator.kube.event_turns import EventTurns
-from diloco_operator.kube.fields import MalformedField, an_object, clip, needed_string, string
+from diloco_operator.kube.fields import MalformedField, an_object, clip, metadata_of, needed_string, string
 from diloco_operator.kube.malformed import MalformedObject, MalformedObjects
 from diloco_operator.timeouts import REQUESTS, WatchTimeouts
 
@@ -377,7 +377,7 @@ class Reflector[T]:
                     if not self._again:
                         silence.reschedule(self._hear() + self._timeouts.read)
                     # Without a version the watch goes on from the last one that is known.
-                    self._version = _text(_metadata(event.object), "resourceVersion") or self._version
+                    self._version = _text(metadata_of(event.object), "resourceVersion") or self._version
                     if event.type is not EventType.BOOKMARK:
                         self._turns.add(event)
                     heard = True
@@ -422,7 +422,7 @@ class Reflector[T]:
             return self._malformed_object(obj, f"it cannot be read: {type(error).__name__}", error)
 
     def _malformed_object(self, obj: Any, problem: str, error: Exception | None = None) -> MalformedObject:
-        meta = _metadata(obj)
+        meta = metadata_of(obj)
         return MalformedObject(
             resource=self.resource,
             namespace=_text(meta, "namespace") or self._namespace,
@@ -494,12 +494,6 @@ class Reflector[T]:
         return MalformedObject(
             self.resource, held.namespace, held.name, held.uid, held.label, clip(problem), error, used=used and not error
         )
-
-
-def _metadata(obj: Any) -> Mapping[str, Any]:
-    """Return the metadata of an object that may be malformed; empty without any."""
-    meta = obj.get("metadata") if isinstance(obj, dict) else None
-    return meta if isinstance(meta, dict) else {}
 
 
 def _text(holder: Mapping[str, Any], key: str) -> str:

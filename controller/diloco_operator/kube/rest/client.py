@@ -24,6 +24,7 @@ from diloco_operator.kube.client import (
     Unavailable,
     WatchEvent,
 )
+from diloco_operator.kube.fields import metadata_of
 from diloco_operator.kube.pods import PODS
 from diloco_operator.kube.rest.config import ClientConfig
 from diloco_operator.kube.rest.errors import error_of_status
@@ -281,8 +282,7 @@ def _event(line: bytes, resource: Resource) -> WatchEvent | None:
         log.warning("the watch of %s sent an event of an unknown type, which is ignored", resource.plural)
         return None
     if kind == EventType.BOOKMARK:
-        meta = obj.get("metadata") if isinstance(obj, dict) else None
-        version = meta.get("resourceVersion") if isinstance(meta, dict) else None
+        version = metadata_of(obj).get("resourceVersion")
         obj = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {"resourceVersion": version}}
     return WatchEvent(EventType(kind), obj, len(line))  # type: ignore[arg-type]  # the reader checks what it is
 
