@@ -38,6 +38,7 @@ from diloco_operator.kube.client import (
 )
 from diloco_operator.kube.event_turns import EventTurns
 from diloco_operator.kube.fields import MalformedField, an_object, clip, metadata_of, needed_string, string
+from diloco_operator.kube.listing import pages
 from diloco_operator.kube.malformed import MalformedObject, MalformedObjects
 from diloco_operator.timeouts import REQUESTS, WatchTimeouts
 
@@ -338,22 +339,9 @@ class Reflector[T]:
             await self._turns.pause()
             self._end(held.key, held)
 
-    async def _pages(self, namespace: str, label_selector: str) -> AsyncIterator[ObjList]:
-        token = ""
-        while True:
-            async with asyncio.timeout(REQUESTS.list_page):
-                page = await self._client.list(
-                    self.resource,
-                    namespace,
-                    label_selector=label_selector,
-                    field_selector=self._field_selector,
-                    limit=PAGE_SIZE,
-                    continue_token=token,
-                )
-            yield page
-            token = page.continue_token
-            if not token:
-                return
+    def _pages(self, namespace: str, labels: str) -> AsyncIterator[ObjList]:
+        fields, timeout = self._field_selector, REQUESTS.list_page
+        return pages(self._client, self.resource, namespace, labels=labels, fields=fields, size=PAGE_SIZE, timeout=timeout)
 
     async def _watch(self, version: str) -> bool:
         """Follow changes after `version` until the watch ends. Return whether the watch worked."""

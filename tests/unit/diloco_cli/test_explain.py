@@ -325,13 +325,13 @@ async def test_a_list_whose_pages_expired_is_read_again_at_once(cluster: FakeClu
     limits: list[int] = []
 
     class Expiring(Limited):
-        async def list(self, resource: Resource, namespace: str = "", **how: Any) -> ObjList:
+        async def list(self, resource: Resource, namespace: str = "", *, limit: int = 0, **how: Any) -> ObjList:
             if resource is not NODES:
-                return await super().list(resource, namespace, **how)
-            limits.append(how["limit"])
-            if how["continue_token"]:
+                return await super().list(resource, namespace, limit=limit, **how)
+            limits.append(limit)
+            if how.get("continue_token"):
                 raise Gone(410, "Expired", "the provided continue parameter is too old")
-            return await super().list(resource, namespace, **{**how, "limit": min(how["limit"], 1)})
+            return await super().list(resource, namespace, limit=min(limit, 1), **how)
 
     client: Client = Expiring(cluster.api)
     (pool,) = (await explained(client, "team", "bytes-lm", lambda: NOW)).pools
