@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 from diloco_operator.api import names
-from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, Resource, Unavailable
+from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, InternalError, NotFound, Obj, Resource, Unavailable
 from diloco_operator.kube.request_fairness import FairSlots
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.plan import Create, Delete, IssueCertificates, Patch, Plan, PodCheck, ReplaceStatus
@@ -51,9 +51,17 @@ class Failure:
     """The write, if the action was a create or a patch."""
 
     @property
+    def is_rejection(self) -> bool:
+        """Whether the server rejected the action, or failed at it. Else it was not reached, had a newer state, or did not know this program
+        just now, as while a token rotates."""
+        if isinstance(self.error, InternalError):
+            return True
+        return not isinstance(self.error, Unavailable | Conflict) and self.error.code != 401
+
+    @property
     def transient(self) -> bool:
-        """Whether the same action may succeed later: the server was away or busy, had a newer state, or did not know this program."""
-        return isinstance(self.error, Unavailable | Conflict) or self.error.code in (401, 408, 429) or self.error.code >= 500
+        """Whether the same action may succeed later: it was not rejected, or the server was busy or failed."""
+        return not self.is_rejection or self.error.code in (408, 429) or self.error.code >= 500
 
     def __str__(self) -> str:
         return f"{self.action}: {self.error.message}"

@@ -14,6 +14,7 @@ from diloco_operator.fleet.admission import KnownAdmission, admitted_pod
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.fields import MalformedField, fields
 from diloco_operator.operator.executor import ExecutionResult, Failure
+from diloco_operator.operator.rejected_writes import rejected_again
 from diloco_operator.plan import Create, Plan
 from diloco_operator.reconcile.observe.pod_answers import PodAnswer
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite
@@ -50,8 +51,10 @@ class PodAnswers:
 
 
 def _rejected(failure: Failure, before: PodAnswer | None, generation: int, now: float) -> RejectedWrite:
-    count = before.rejected.count + 1 if before is not None and before.rejected is not None else 1
-    return RejectedWrite(failure.error.code, failure.error.message, now, generation, failure.transient, count)
+    last = before.rejected if before is not None else None
+    if last is not None and not failure.is_rejection:
+        return replace(last, at=now)  # a server that is away rejects nothing, and is asked again after the same pause
+    return rejected_again(failure, last, generation, now)
 
 
 def _refused_creates(result: ExecutionResult) -> Iterator[tuple[str, Failure]]:

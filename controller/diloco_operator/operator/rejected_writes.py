@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from diloco_operator.api import names
 from diloco_operator.api.reasons import EventReason
-from diloco_operator.kube.client import AlreadyExists, Conflict, InternalError, Unavailable
+from diloco_operator.kube.client import AlreadyExists
 from diloco_operator.operator.executor import ExecutionResult, Failure
 from diloco_operator.plan import Create, Event, Patch, Plan
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey, write_key
@@ -39,14 +39,15 @@ class RejectedWrites:
             for wanted in plan.certificates:
                 known.pop(write_key(names.SECRETS, wanted.obj), None)
         for key, failure in failed.items():
-            if isinstance(failure.error, Unavailable | Conflict) and not isinstance(failure.error, InternalError):
-                continue  # no rejection: the server was not reached, or the plan was made from an old state
-            if failure.error.code == 401:
-                continue  # nor this: the credentials did not count just now, as while a token rotates
-            before = known.get(key)
-            count = before.count + 1 if before is not None and before.generation == generation else 1
-            known[key] = RejectedWrite(failure.error.code, failure.error.message, now, generation, failure.transient, count)
+            if failure.is_rejection:
+                known[key] = rejected_again(failure, known.get(key), generation, now)
         self._known = known
+
+
+def rejected_again(failure: Failure, before: RejectedWrite | None, generation: int, now: float) -> RejectedWrite:
+    """Return what is remembered of a rejection. `before`: the one before it, None if the write was not rejected until now."""
+    count = before.count + 1 if before is not None and before.generation == generation else 1
+    return RejectedWrite(failure.error.code, failure.error.message, now, generation, failure.transient, count)
 
 
 def _key(write: Create | Patch) -> WriteKey:

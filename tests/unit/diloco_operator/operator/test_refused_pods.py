@@ -11,7 +11,7 @@ from builders.fake_cluster import FakeCluster, wall_clock
 from builders.jobs import a_manifest, gpu_pool, with_field
 from builders.nodes import a_gpu_node
 from diloco_operator.api import names
-from diloco_operator.kube.client import InternalError, Obj
+from diloco_operator.kube.client import InternalError, Obj, Unavailable
 from diloco_operator.kube.timestamps import parse_timestamp
 
 QUOTA = 'pods "x" is forbidden: exceeded quota: none, requested: pods=1, used: pods=0, limited: pods=0'
@@ -90,6 +90,18 @@ async def test_dry_runs_that_are_refused_come_after_growing_pauses(cluster: Fake
     await asyncio.sleep(650)
     assert len(cluster.client.dry_runs) == 7 + 1
     assert set(cluster.client.dry_runs) == {"evil-v6e-0-a1-0"}
+
+
+@scene
+async def test_dry_runs_that_the_api_server_does_not_answer_are_no_refusals(cluster: FakeCluster) -> None:
+    """A server that is away is asked every 5 s: 13 times from second 60, when units of `lm` may first leave, to second 120."""
+    await victim(cluster)
+    cluster.client.rejects = refused_in_team_b(names.COMPONENT_LEARNER)
+    cluster.client.refusal = lambda message: Unavailable(503, "ServiceUnavailable", message)
+    await cluster.apply("young", namespace="team-b")
+    await asyncio.sleep(120)
+    assert not refused(await cluster.status("young", "team-b"))
+    assert len(cluster.client.dry_runs) == 13
 
 
 @scene
