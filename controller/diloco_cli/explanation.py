@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from diloco.wording import plural
+from diloco.wording import and_more, plural
 from diloco_operator.api.consequences import AttemptEnd, Follows
 from diloco_operator.api.last_failure import read_last_failure
 from diloco_operator.api.names import ANNOTATION_SAID, LABEL_UNIT
@@ -185,8 +185,7 @@ def _answer(view: JobView, pools: Sequence[PoolExplained], units: Sequence[Units
 
 
 def _several(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    return and_more(names[:_NAMED], len(names))
 
 
 def _content(view: JobView) -> str:
@@ -232,8 +231,7 @@ def _nodes(facts: PoolFacts) -> str:
         count = f"{plural(facts.total, 'slice')} of {facts.shape}" if facts.total else f"none of {facts.shape}"
     if not facts.unusable:
         return f"{count}{', all of them ready' if facts.total else ''}"
-    more = f" and {facts.unusable - len(facts.why_unusable)} more" if facts.unusable > len(facts.why_unusable) else ""
-    return f"{count}, {facts.unusable} not usable: {', '.join(facts.why_unusable)}{more}"
+    return f"{count}, {facts.unusable} not usable: {and_more(facts.why_unusable, facts.unusable)}"
 
 
 def _units(units: Iterable[UnitStatus], failures: Mapping[str, Failure]) -> list[UnitsExplained]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
+from diloco.wording import and_more
 from diloco_operator.api import names
 from diloco_operator.api.names import DILOCO_JOBS
 from diloco_operator.api.status import UnitStatus
@@ -28,7 +29,8 @@ async def find_job(client: Client, namespace: str, name: str) -> Obj:
         return await client.get(DILOCO_JOBS, namespace, name)
     except NotFound as error:
         job_names = [obj["metadata"]["name"] for obj in await list_jobs(client, namespace)]
-        existing = f"there are: {_listed(job_names)}" if job_names else "there are none in it; choose another namespace with -n"
+        listed = and_more(job_names[:_SHOWN], len(job_names))
+        existing = f"there are: {listed}" if job_names else "there are none in it; choose another namespace with -n"
         raise CommandError(f'no DiLoCoJob "{name}" in namespace "{namespace}"; {existing}') from error
 
 
@@ -52,7 +54,7 @@ def unit_of(view: JobView, name: str) -> UnitStatus:
         if unit.name == name:
             return unit
     units = [unit.name for unit in view.status.units]
-    existing = f"its units are: {_listed(units)}" if units else "it has none yet"
+    existing = f"its units are: {and_more(units[:_SHOWN], len(units))}" if units else "it has none yet"
     raise CommandError(f'job "{view.name}" has no unit "{name}"; {existing}')
 
 
@@ -63,11 +65,6 @@ def cluster_of(job: Obj, unit: str) -> str:
     for part in objects(fields(job, "spec"), "parts", "spec"):
         clusters += [(string(pool, "name"), string(part, "name")) for pool in objects(part, "pools", "spec.parts[]")]
     return next((cluster for pool, cluster in clusters if cluster and names.unit_index(pool, unit) is not None), "")
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 async def follow(client: Client, namespace: str, name: str) -> AsyncIterator[JobView]:

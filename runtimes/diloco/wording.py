@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def plural(count: int, one: str, many: str = "") -> str:
     """Return `1 unit`, `2 units`, `0 units`. `many`: the plural, if it is not `one` and an s."""
     return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def and_more(named: Sequence[str], count: int) -> str:
+    """Return `a, b and 3 more`. `named`: the first of `count` names."""
+    more = f" and {count - len(named)} more" if count > len(named) else ""
+    return ", ".join(named) + more
 
 
 def bytes_text(size: float) -> str:

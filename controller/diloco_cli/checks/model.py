@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from diloco.wording import and_more
 from diloco_operator.api.job import InvalidJob, load
 from diloco_operator.api.names import RESOURCE_SLICES
 from diloco_operator.api.spec import Spec
@@ -178,7 +179,7 @@ def read[T](value: T | Unreadable) -> T:
 
 def named(names: Sequence[str]) -> str:
     """`gpu-0`, `gpu-0 and 2 more`."""
-    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+    return and_more(names[:1], len(names))
 
 
 def ok(check: Check, where: str, message: str) -> Finding:

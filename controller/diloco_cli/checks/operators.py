@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from diloco.wording import and_more
 from diloco_operator.api import names
 from diloco_operator.api.crd import CRD_NAME
 from diloco_operator.kube.client import Obj
@@ -31,8 +32,8 @@ def crd(facts: Facts) -> Iterator[Finding]:
         return
     missing = list(missing_parts(definition))
     if missing:
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        message = f"it is of another version than this program ({facts.version}): it lacks {', '.join(missing[:_SHOWN])}{more}"
+        lacks = and_more(missing[:_SHOWN], len(missing))
+        message = f"it is of another version than this program ({facts.version}): it lacks {lacks}"
         yield error(Check.CRD, where, message, "upgrade the chart with crds.enabled=true, or use the program of the chart's version")
     else:
         yield ok(Check.CRD, where, f"it has all of {names.API_VERSION}")

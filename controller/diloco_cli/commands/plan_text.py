@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from diloco.wording import plural
+from diloco.wording import and_more, plural
 from diloco_local.preview.difference import Difference, Move, UnitMove, difference
 from diloco_local.preview.outlook import JobOutlook, UnitOutlook, Verdict, WaitingUnit
 from diloco_local.preview.preview import Preview
@@ -64,9 +64,8 @@ def plan_text(outcome: Preview, page: Page, lacking: Sequence[JobOutlook], width
     for note in page.notes:
         lines += wrapped(f"Note: {note}", "", width)
     if lacking:
-        named = ", ".join(f"{job.namespace}/{job.name}" for job in lacking[:_NAMED])
-        more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
-        lines += ["", *wrapped(f"Without what {'it needs' if len(lacking) == 1 else 'they need'}: {named}{more}", "", width)]
+        named = and_more([f"{job.namespace}/{job.name}" for job in lacking[:_NAMED]], len(lacking))
+        lines += ["", *wrapped(f"Without what {'it needs' if len(lacking) == 1 else 'they need'}: {named}", "", width)]
     return "\n".join(lines)
 
 
@@ -133,8 +132,7 @@ def _cost_of_spares(units: Sequence[str] | None, width: int) -> list[str]:
     """Tell which units would run if no slices were kept free. `units` is None if none are."""
     if units is None:
         return []
-    more = f" and {len(units) - _NAMED} more" if len(units) > _NAMED else ""
-    named = f": {', '.join(units[:_NAMED])}{more}" if units else ""
+    named = f": {and_more(units[:_NAMED], len(units))}" if units else ""
     return ["", *wrapped(f"Without spares {plural(len(units), 'more unit')} would run{named}", "", width)]
 
 
@@ -212,8 +210,7 @@ def _waiting(job: JobOutlook, width: int) -> Iterator[str]:
         if not units and not pool.waits:
             continue
         names = [unit.name for unit in units]
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        what = f"{', '.join(names[:_NAMED])}{more}" if names else f"pool {pool.name}"
+        what = and_more(names[:_NAMED], len(names)) if names else f"pool {pool.name}"
         short = " (below the minimum of the pool)" if pool.name in job.short else ""
         reason = pool.reason if pool.waits else "; ".join(dict.fromkeys(unit.reason for unit in units))
         message = pool.message if pool.waits else "; ".join(dict.fromkeys(unit.message for unit in units if unit.message))

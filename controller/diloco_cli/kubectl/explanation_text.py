@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from diloco.wording import and_more
 from diloco_operator.kube.timestamps import format_timestamp
 
 from diloco_cli.dominant import Cause
@@ -91,11 +92,10 @@ def _pool_rows(pool: PoolExplained, now: float) -> Iterable[tuple[str, str]]:
 
 
 def _units_head(group: UnitsExplained) -> str:
-    named = ", ".join(group.names[:_NAMED])
-    more = f" and {len(group.names) - _NAMED} more" if len(group.names) > _NAMED else ""
+    named = and_more(group.names[:_NAMED], len(group.names))
     reason = f", {group.reason}" if group.reason else ""
     where = f", on {group.slice}" if group.slice else ""
-    return f"{'UNIT' if len(group.names) == 1 else 'UNITS'} {named}{more}: {group.state}{reason}{where}"
+    return f"{'UNIT' if len(group.names) == 1 else 'UNITS'} {named}: {group.state}{reason}{where}"
 
 
 def _unit_rows(explained: Explanation, group: UnitsExplained, now: float) -> Iterable[tuple[str, str]]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from diloco.wording import and_more
 from diloco_operator.accelerators import CATALOGUE, Accelerator, Family
 from diloco_operator.api.job import InvalidJob, load
 from diloco_operator.api.names import NODE_POOL
@@ -203,11 +204,10 @@ def _kind_named(option: str, name: str, nodes: Sequence[Obj]) -> Accelerator | N
 def _unknown(what: str, name: str, known: Sequence[str], of: str) -> BadChange:
     near = difflib.get_close_matches(name, known, 1)
     listed = list(dict.fromkeys(known))
-    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
     if near:
         hint = f"did you mean {near[0]}?"
     elif listed:
-        hint = f"the {of} are {', '.join(listed[:_NAMED])}{more}"
+        hint = f"the {of} are {and_more(listed[:_NAMED], len(listed))}"
     else:
         hint = f"there are no {of}"
     return BadChange(f"{what}; {hint}")

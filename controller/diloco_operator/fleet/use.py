@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from diloco.wording import and_more
+
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.resources import Resources, amount_of, lack, left
 
@@ -34,11 +36,6 @@ class PodUse:
         return f"{self.namespace}/{self.name}"
 
 
-def first_and_more(first: str, count: int) -> str:
-    """Return `team-a/train-0 and 3 more`."""
-    return first if count <= 1 else f"{first} and {count - 1} more"
-
-
 def shortage(node: NodeView, uses: Sequence[PodUse], needs: Resources) -> str:
     """Return what the node lacks for a pod: `needs 64 CPU, node n1 has 12 CPU left: team-a/web-0 and 3 more use the rest`. It names the pod
     that uses most. "" if the node has room."""
@@ -50,7 +47,7 @@ def shortage(node: NodeView, uses: Sequence[PodUse], needs: Resources) -> str:
     if not takers:
         return start
     most = min(takers, key=lambda use: (-amount_of(use.requests, lacks.resource), str(use)))
-    return f"{start} left: {first_and_more(str(most), len(takers))} {'uses' if len(takers) == 1 else 'use'} the rest"
+    return f"{start} left: {and_more([str(most)], len(takers))} {'uses' if len(takers) == 1 else 'use'} the rest"
 
 
 def excludes_units(use: PodUse, resource: str) -> bool:

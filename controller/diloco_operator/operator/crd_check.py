@@ -12,6 +12,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from diloco.wording import and_more
+
 from diloco_operator.api import names
 from diloco_operator.api.crd import CRD_NAME, build_crd
 from diloco_operator.kube.client import ApiError, Client, Forbidden, NotFound, Obj
@@ -73,9 +75,8 @@ def problem_of(installed: Obj) -> str:
     missing = list(missing_parts(installed))
     if not missing:
         return ""
-    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-    shown = ", ".join(missing[:_SHOWN])
-    return f"the CustomResourceDefinition {CRD_NAME} in the cluster is of another version: it lacks {shown}{more}; {_HINT}"
+    shown = and_more(missing[:_SHOWN], len(missing))
+    return f"the CustomResourceDefinition {CRD_NAME} in the cluster is of another version: it lacks {shown}; {_HINT}"
 
 
 def missing_parts(installed: Obj) -> Iterator[str]:

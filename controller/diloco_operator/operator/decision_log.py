@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from diloco.wording import and_more
+
 from diloco_operator.allotment import Allotted
-from diloco_operator.fleet.use import first_and_more
 from diloco_operator.plan import Plan
 from diloco_operator.reconcile import ObservedState
 
@@ -28,7 +29,7 @@ def decided_line(plan: Plan) -> str:
 def _done(plan: Plan) -> Iterator[str]:
     creates = [f"{create.resource.kind} {create.obj['metadata']['name']}" for create in plan.creates]
     if creates:
-        yield f"create {first_and_more(creates[0], len(creates))}"
+        yield f"create {and_more(creates[:1], len(creates))}"
     if plan.certificates:
         yield f"issue {sum(len(wanted.leaves) for wanted in plan.certificates)} certificates"
     for patch in plan.patches[:_SHOWN]:

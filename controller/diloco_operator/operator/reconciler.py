@@ -25,6 +25,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from diloco.contract import syncer_host_name
+from diloco.wording import and_more
 
 from diloco_operator.allotment import Allotment
 from diloco_operator.api import names
@@ -35,7 +36,6 @@ from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory
 from diloco_operator.fleet.health import is_unreachable
 from diloco_operator.fleet.occupancy import Reservations
-from diloco_operator.fleet.use import first_and_more
 from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.client import ApiError
 from diloco_operator.kube.expectations import Expectations
@@ -267,7 +267,7 @@ class Reconciler:
         log.warning(
             "job %s/%s: the watch of pods is behind the API server, so all pods are listed again; not seen yet: %s",
             *key,
-            first_and_more(missing[0], len(missing)),
+            and_more(missing[:1], len(missing)),
         )
         return ReconcileResult(requeue_after=self._expectations.renew(key))
 

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from diloco.wording import plural
+from diloco.wording import and_more, plural
 
 from diloco_operator.api.spec import Locality
 from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.slices import Fleet, Slice, SliceCounts
-from diloco_operator.fleet.use import first_and_more
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.placement.request import JobRequest, PoolRequest
 from diloco_operator.placement.requirements import SliceRequirements
@@ -149,10 +148,9 @@ def free_elsewhere(job: JobRequest, free: FreeSlices, fleet: Fleet, *, in_accele
 
 def scattered(pool: PoolRequest, counts: SliceCounts) -> Part:
     """Return the accelerators that are left on hosts with too few for a unit."""
-    shown = ", ".join(f"{node}: {count}" for node, count in counts.scattered[:MAX_NAMED])
-    more = f" and {len(counts.scattered) - MAX_NAMED} more" if len(counts.scattered) > MAX_NAMED else ""
+    shown = and_more([f"{node}: {count}" for node, count in counts.scattered[:MAX_NAMED]], len(counts.scattered))
     free = sum(count for _, count in counts.scattered)
-    text = f"{free} free, but a unit needs {pool.shape.chips_per_host} on one host ({shown}{more})"
+    text = f"{free} free, but a unit needs {pool.shape.chips_per_host} on one host ({shown})"
     return Part(text, f"a pool with acceleratorsPerHost {counts.scattered[0][1]} or less")
 
 
@@ -216,8 +214,7 @@ def job_name(key: str) -> str:
 def _jobs(kept: Counter[str]) -> str:
     """Return jobs, and how many slices are kept for each: `jobs a/b (3), c/d (1)`."""
     named = [f"{job_name(job)} ({count})" for job, count in kept.most_common() if count]
-    more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
-    return f"{'job' if len(named) == 1 else 'jobs'} {', '.join(named[:MAX_NAMED])}{more}"
+    return f"{'job' if len(named) == 1 else 'jobs'} {and_more(named[:MAX_NAMED], len(named))}"
 
 
 def _mismatched(pool: PoolRequest, requirements: SliceRequirements, slices: Sequence[Slice], count: int) -> Part:
@@ -275,7 +272,7 @@ def _taints(requirements: SliceRequirements, slices: Sequence[Slice]) -> Part:
             where.setdefault(str(taint), []).append(slice_.name)
     if not where:
         return Part("")
-    named = [f"{taint} on {first_and_more(names[0], len(names))}" for taint, names in itertools.islice(where.items(), MAX_NAMED)]
+    named = [f"{taint} on {and_more(names[:1], len(names))}" for taint, names in itertools.islice(where.items(), MAX_NAMED)]
     more = f" and {plural(len(where) - MAX_NAMED, 'more taint')}" if len(where) > MAX_NAMED else ""
     text = f"tainted, and the pool's template does not tolerate it: {', '.join(named)}{more}"
     return Part(text, f"tolerate {', '.join(itertools.islice(where, MAX_NAMED))} in the pool's template")
@@ -285,8 +282,7 @@ def _avoided(pool: PoolRequest, slices: Sequence[Slice], count: int) -> Part:
     """Say that these slices have hosts on which attempts of the job failed."""
     nodes = sorted({host.node for slice_ in slices for host in slice_.hosts if host.node in pool.requirements.avoided})
     named = [f"{node} until {format_timestamp(pool.words.avoided[node])}" for node in nodes[:MAX_NAMED]]
-    more = f" and {len(nodes) - MAX_NAMED} more" if len(nodes) > MAX_NAMED else ""
-    text = f"{count} free, but avoided because attempts failed there: {', '.join(named)}{more}"
+    text = f"{count} free, but avoided because attempts failed there: {and_more(named, len(nodes))}"
     return Part(text, f"repair {'it' if len(nodes) == 1 else 'these nodes'}, or wait until then")
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from diloco.wording import plural
+from diloco.wording import and_more, plural
 
 from diloco_operator.api.reasons import PoolReason, UnitReason
 from diloco_operator.fleet.slices import Fleet, Holder, OddNodes, SliceCounts
-from diloco_operator.fleet.use import first_and_more
 from diloco_operator.placement.barred import (
     MAX_NAMED,
     FreeSlices,
@@ -121,7 +120,7 @@ def while_asked(outcome: PoolOutcome, reason: PoolReason, summary: str, asked: s
 
 def pods_refused(outcome: PoolOutcome, units: Sequence[str]) -> PoolOutcome:
     """Say that slices are not what the pool lacks: the API server refuses pods of these units."""
-    they = first_and_more(units[0], len(units))
+    they = and_more(units[:1], len(units))
     return replace(
         outcome, reason=PoolReason.PODS_REFUSED, why=f"the API server refuses pods of {they}, see the message of the unit", helps=()
     )
@@ -165,8 +164,7 @@ def _taken(job: JobRequest, free: FreeSlices, fleet: Fleet, counts: SliceCounts,
     if counts.holders:
         parts.append(Part(f"{counts.held} held by {_holders(job, counts.holders)}", _help_of_holders(job, counts, enough, helps)))
     if counts.unusable_count:
-        more = counts.unusable_count - len(counts.unusable)
-        text = f"{counts.unusable_count} unusable: " + ", ".join(counts.unusable) + (f" and {more} more" if more else "")
+        text = f"{counts.unusable_count} unusable: {and_more(counts.unusable, counts.unusable_count)}"
         parts.append(Part(text, "repair or uncordon the unusable nodes" if helps(counts.unusable_count) else ""))
     if counts.used:
         remedy = "end these pods, or wait until they have ended" if helps(counts.used) else ""
@@ -176,12 +174,11 @@ def _taken(job: JobRequest, free: FreeSlices, fleet: Fleet, counts: SliceCounts,
 
 def _users(counts: SliceCounts) -> str:
     """Return `team-a/train-0 and 3 more (2 of 4 hosts of v5p-0: v5p-0-1 by team-a/train-0, v5p-0-3 by team-a/train-1)`."""
-    text, hosts = first_and_more(counts.used_by, counts.used_by_count), counts.used_hosts
+    text, hosts = and_more([counts.used_by], counts.used_by_count), counts.used_hosts
     if hosts is None:
         return text
-    named = ", ".join(f"{node} by {pod}" for node, pod in hosts.users)
-    more = f" and {hosts.used - len(hosts.users)} more" if hosts.used > len(hosts.users) else ""
-    return f"{text} ({hosts.used} of {hosts.hosts} hosts of {hosts.slice} {'is' if hosts.used == 1 else 'are'} used: {named}{more})"
+    named = and_more([f"{node} by {pod}" for node, pod in hosts.users], hosts.used)
+    return f"{text} ({hosts.used} of {hosts.hosts} hosts of {hosts.slice} {'is' if hosts.used == 1 else 'are'} used: {named})"
 
 
 def _slices_of_unit(pool: PoolRequest, counts: SliceCounts) -> int:
@@ -257,7 +254,7 @@ def _instead(pool: PoolRequest, counts: SliceCounts) -> list[Part]:
 
 def _odd(odd: OddNodes) -> Part:
     """Return `2 nodes have … with …, which is not in the catalogue (gpu-0 and 1 more)`."""
-    text = f"{plural(odd.nodes, 'node has', 'nodes have')} {odd.what} ({first_and_more(odd.first, odd.nodes)})"
+    text = f"{plural(odd.nodes, 'node has', 'nodes have')} {odd.what} ({and_more([odd.first], odd.nodes)})"
     return Part(text, odd.remedy)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diloco.wording import plural
+from diloco.wording import and_more, plural
 
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import follows
@@ -57,8 +57,7 @@ def _described(record: UnitStatusRecord) -> str:
 
 def several(named: Sequence[str]) -> str:
     """`v5p-0, v5p-1, v5p-2, v5p-3 and 8 more`."""
-    shown = ", ".join(named[:NAMED])
-    return f"{shown} and {len(named) - NAMED} more" if len(named) > NAMED else shown
+    return and_more(named[:NAMED], len(named))
 
 
 def refused_work(refused: int, merged: int) -> str:

@@ -21,7 +21,7 @@ from diloco_operator.fleet.resources import (
     takes_accelerators,
     thousandths,
 )
-from diloco_operator.fleet.use import excludes_units, first_and_more, shortage
+from diloco_operator.fleet.use import excludes_units, shortage
 
 GPU = "nvidia.com/gpu"
 GI = 1 << 30
@@ -219,10 +219,6 @@ def test_of_pods_that_use_as_much_the_first_by_name_is_told() -> None:
     node = project_node(a_gpu_node("a", resources={"cpu": "2"}))
     uses = [PodUse("team", name, "a", Resources(1000, 0, 1)) for name in ("b", "a", "c")]
     assert shortage(node, uses, Resources(1000, 0, 1)) == "needs 1 CPU, node a has 0 CPU left: team/a and 2 more use the rest"
-
-
-def test_the_first_of_several_is_named_and_the_others_are_counted() -> None:
-    assert [first_and_more("team/a", count) for count in (0, 1, 2, 3)] == ["team/a", "team/a", "team/a and 1 more", "team/a and 2 more"]
 
 
 @pytest.mark.parametrize(
