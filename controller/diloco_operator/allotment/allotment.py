@@ -404,10 +404,7 @@ def most_units(request: JobRequest) -> int:
     """Return how many units of other jobs fit at most where units of this job may leave."""
     if not request.may_give:
         return 0
-    shapes = ((pool.requirements.shape, len(pool.units)) for pool in request.pools)
-    return sum(
-        count * (max(1, shape.hosts * shape.chips_per_host) if is_divisible(shape.accelerator) else shape.slots) for shape, count in shapes
-    )
+    return sum(len(pool.units) * pool.requirements.shape.smallest_units for pool in request.pools)
 
 
 def what_decides(request: JobRequest) -> JobRequest:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from diloco_operator.fleet.inventory import Location
-from diloco_operator.fleet.slices import Slice, SliceKind, is_divisible
+from diloco_operator.fleet.slices import Slice, SliceKind
 from diloco_operator.placement.requirements import SliceRequirements
 
 _KEY = itemgetter(1)
@@ -36,7 +36,7 @@ class SliceClass:
     @property
     def most_units(self) -> int:
         """How many units fit at most on the slices that no job keeps."""
-        return (len(self.free) + len(self.leaving)) * (max(1, self.kind.chips_per_host) if is_divisible(self.kind.accelerator) else 1)
+        return (len(self.free) + len(self.leaving)) * self.kind.smallest_units
 
     def is_free(self, location: Location) -> bool:
         index = bisect.bisect_left(self.free, location[1], key=_KEY)

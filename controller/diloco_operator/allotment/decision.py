@@ -26,7 +26,6 @@ from diloco_operator.allotment.outcome import carry_out
 from diloco_operator.allotment.stocks import Stocks
 from diloco_operator.allotment.supply import LaterSupply, Supply, staying, without
 from diloco_operator.fleet.inventory import Location
-from diloco_operator.fleet.slices import Slice, is_divisible
 from diloco_operator.placement.request import JobRequest
 from diloco_operator.placement.requirements import SliceRequirements
 
@@ -162,7 +161,7 @@ class _Decision:
         most = 0
         for mask, room in self._shared_rooms(sum({1 << number for _, number in firm})):
             # Minima first, then the smallest units, so that as many units as possible fit.
-            pools = [(_size(pool.requirements), pool, number) for pool, number in firm if mask >> number & 1]
+            pools = [(pool.requirements.shape.smallest_units, pool, number) for pool, number in firm if mask >> number & 1]
             room_left = room - sum(size * pool.min for size, pool, _ in pools)
             if room_left < 0:
                 return False
@@ -180,11 +179,11 @@ class _Decision:
         return self._rooms[number]
 
     def _shared_rooms(self, numbers: int) -> list[tuple[int, int]]:
-        """Group requirements whose slices are partly the same. Returns the bits of each group, and its room in the unit of `_size`."""
+        """Group requirements whose slices are partly the same. Returns the bits of each group, and its room, in smallest units."""
         if numbers not in self._shared:
             groups: list[tuple[int, int]] = []
             for class_ in self._supply.within(numbers):
-                mask, room = class_.mask & numbers, sum(map(_accelerators, class_.members.values()))
+                mask, room = class_.mask & numbers, sum(slice_.kind.smallest_units for slice_ in class_.members.values())
                 joined = [each for each in groups if each[0] & mask]
                 groups = [each for each in groups if not each[0] & mask]
                 for other, other_room in joined:
@@ -204,17 +203,6 @@ def _room_in(classes: Iterable[SliceClass], number: int, requirements: SliceRequ
         domain = class_.domains.get(number, class_)
         slices[domain] = slices.get(domain, 0) + places
     return sum(places // shape.slots for places in slices.values())
-
-
-def _size(requirements: SliceRequirements) -> int:
-    """Return the least that a unit takes: its accelerators, or its slices if hosts of this kind are never divided."""
-    shape = requirements.shape
-    return max(1, shape.hosts * shape.chips_per_host) if is_divisible(shape.accelerator) else shape.slots
-
-
-def _accelerators(slice_: Slice) -> int:
-    """Return what a slice has, in the unit of `_size`."""
-    return max(1, slice_.kind.chips_per_host) if is_divisible(slice_.kind.accelerator) else 1
 
 
 # --- How much a decision yields, compared with another one of the same jobs -------------------------------------------

@@ -51,6 +51,11 @@ class SliceKind(NamedTuple):
     """For cpu, the extended resources of the host, without incidental ones. Always empty for other kinds: only their accelerators
     matter."""
 
+    @property
+    def smallest_units(self) -> int:
+        """How many units fit at most on a slice: one, or one for each accelerator of a host that units may share."""
+        return max(1, self.chips_per_host) if is_divisible(self.accelerator) else 1
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -79,6 +84,11 @@ class Shape:
         """How many hosts a unit takes, for shares. A part of a host counts as a part of the largest host of this accelerator."""
         # The quotient is exact, since hosts have powers of two.
         return min(1.0, self.chips_per_host / CATALOGUE[self.accelerator].host_sizes[-1]) if self.divides else float(self.slots)
+
+    @property
+    def smallest_units(self) -> int:
+        """The slices that a unit takes, in the unit of `SliceKind.smallest_units`."""
+        return max(1, self.hosts * self.chips_per_host) if is_divisible(self.accelerator) else self.slots
 
     @property
     def slots(self) -> int:

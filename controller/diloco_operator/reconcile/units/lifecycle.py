@@ -29,7 +29,7 @@ from diloco_operator.reconcile.units.delegation import read_binding
 from diloco_operator.reconcile.units.hosts import BlamedFailure, blame, has_place_elsewhere
 from diloco_operator.reconcile.units.restarts import after_end
 from diloco_operator.reconcile.units.start_waits import NoPlace, Timeout, all_bound, bound_at
-from diloco_operator.reconcile.units.states import State, state_of
+from diloco_operator.reconcile.units.states import GAVE_SLICE_UP, State, state_of
 from diloco_operator.reconcile.units.timeouts import timed_out
 from diloco_operator.reconcile.units.transitions import UnitEvent, new_unit, transition
 from diloco_operator.reconcile.units.unschedulable import give_slice_up, node_taken, nodes_to_avoid
@@ -344,7 +344,7 @@ def _when(context: ReconcileContext, record: UnitStatusRecord, end: End) -> End:
 def _on_our_clock(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     """Replace times in the future, which an operator wrote whose clock was ahead: no time-out would pass before they come."""
     latest = context.now + CLOCK_TOLERANCE
-    paused = state_of(record) in (State.COOLING_DOWN, State.LOOKING_ELSEWHERE)
+    paused = state_of(record) in GAVE_SLICE_UP
     # `not_before` may lie in the future, but no further than the longest pause of this state.
     longest = context.observed.config.unschedulable_retry_max if paused else context.spec.learners.restart.backoff.max
     if record.since is not None and record.since > latest:
