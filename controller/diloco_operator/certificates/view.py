@@ -19,7 +19,11 @@ from diloco_operator.certificates.authority import BACKDATE, Authority, Root
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.fields import Fields, controller_uid, fields, needed_string, string
 
-_BLOCK = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
+# Base64 has no dash. With `.*?` each BEGIN without an END would be searched to the end of the file.
+_BLOCK = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----\n?")
+_LARGEST_FILE, _LARGEST_KEY = 16 << 10, 512
+"""Characters of a file of certificates, and of an authority's key. Ours have at most 7 KiB, that of a syncer behind eight load balancers, and
+241. Larger ones count as missing unread: to load an RSA key of 8192 bits, for example, takes seconds of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,9 @@ def data_of(raw: Fields) -> dict[str, str]:
 
 def roots_of(data: Mapping[str, str]) -> tuple[Root, ...]:
     """Return the authorities that a Secret's data says to trust, in the order of the file."""
-    return tuple(root for block in _BLOCK.findall(data.get(TLS_ROOTS_FILE, "")) if (root := root_of(block)) is not None)
+    text = data.get(TLS_ROOTS_FILE, "")
+    blocks = _BLOCK.findall(text) if len(text) <= _LARGEST_FILE else ()
+    return tuple(root for block in blocks if (root := root_of(block)) is not None)
 
 
 _LARGEST = 4 << 20
@@ -108,7 +114,7 @@ def _decoded(value: str) -> str:
 
 
 def _load(text: str) -> x509.Certificate | None:
-    block = _BLOCK.search(text)
+    block = _BLOCK.search(text) if len(text) <= _LARGEST_FILE else None
     try:
         return x509.load_pem_x509_certificate(block[0].encode()) if block else None
     except _UNREADABLE:
@@ -148,7 +154,7 @@ def root_of(text: str) -> Root | None:
 
 
 def _authority(data: Mapping[str, str]) -> Authority | None:
-    if AUTHORITY_KEY not in data:
+    if len(data.get(AUTHORITY_KEY, "")) not in range(1, _LARGEST_KEY + 1):
         return None
     root, loaded = root_of(data.get(AUTHORITY_CERTIFICATE, "")), _load(data.get(AUTHORITY_CERTIFICATE, ""))
     if root is None or loaded is None:

@@ -145,3 +145,32 @@ def test_a_certificate_without_its_key_counts_as_missing() -> None:
     pem = base64.b64decode(obj["data"][LEARNER.key]).decode()
     obj["data"][LEARNER.key] = base64.b64encode(pem[pem.index("-----BEGIN CERTIFICATE") :].encode()).decode()
     assert not read(obj).certificates
+
+
+# --- what a tenant may write ------------------------------------------------------------------------------------------
+def base64_of(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def test_a_block_that_never_ends_is_searched_no_further_than_the_next_dash() -> None:
+    """Else a file of such blocks costs the square of its size, on the event loop of all jobs."""
+    root = issuer().authority("u").root
+    text = "-----BEGIN CERTIFICATE-----" * 3 + root.pem
+    assert [found.id for found in read({"metadata": META, "data": {"ca.crt": base64_of(text)}}).roots] == [root.id]
+
+
+@pytest.mark.parametrize(("file", "most"), [("ca.crt", 16384), ("ca.key", 512), (LEARNER.key, 16384)])
+def test_a_file_that_is_larger_than_any_of_ours_is_not_loaded(file: str, most: int) -> None:
+    """An RSA key of 8192 bits takes seconds to load."""
+
+    def with_size(size: int) -> CertificateSecret:
+        authority = issuer().authority("u")
+        files = {"ca.crt": authority.root.pem, "ca.key": authority.key, LEARNER.key: issuer().sign(authority, LEARNER)}
+        files[file] = files[file].rjust(size)
+        return read({"metadata": META, "data": {key: base64_of(text) for key, text in files.items()}})
+
+    fits, too_large = with_size(most), with_size(most + 1)
+    assert (bool(fits.roots), fits.authority is not None, bool(fits.certificates)) == (True, True, True)
+    # The authority needs its certificate, too.
+    loaded_still = {"ca.crt": (False, False, True), "ca.key": (True, False, True), LEARNER.key: (True, True, False)}[file]
+    assert (bool(too_large.roots), too_large.authority is not None, bool(too_large.certificates)) == loaded_still
