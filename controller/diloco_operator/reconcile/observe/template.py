@@ -10,7 +10,7 @@ See docs/decisions/0099-pod-security-and-templates.md.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -136,9 +136,10 @@ def _common(where: str, template: PodTemplate, spec: Spec, main: str, *, restart
     ]
     yield from _repeated((f"{at}.volumes[{index}].name", name) for index, name in enumerate(volumes))
     yield from _repeated((f"{where}.name", container["name"]) for where, container in containers)
+    mountable = frozenset(volumes)
     for where, container in containers:
         yield from _amounts(where, container)
-        yield from _mounted(where, container, volumes)
+        yield from _mounted(where, container, mountable)
         # The contract is with the main container: sidecars may use its variables and mount paths for themselves.
         if container["name"] == main:
             yield from _environment(where, container)
@@ -154,7 +155,7 @@ def _repeated(named: Iterable[tuple[str, str]]) -> _Problems:
         earlier.setdefault(value, field)
 
 
-def _mounted(at: str, container: Mapping[str, Any], volumes: Collection[str]) -> _Problems:
+def _mounted(at: str, container: Mapping[str, Any], volumes: frozenset[str]) -> _Problems:
     mounts = container.get("volumeMounts") or ()
     for index, mount in enumerate(mounts):
         if mount["name"] not in volumes and not mount["name"].startswith(names.VOLUME_PREFIX):

@@ -9,6 +9,7 @@ from builders.jobs import a_job, template
 from builders.nodes import a_tpu_node
 from builders.stage import Stage
 from diloco import contract
+from diloco_operator.reconcile.observe.job import parse_job
 
 POOL = "spec.pools[0].template"
 SYNCER = "spec.syncer.template"
@@ -129,6 +130,31 @@ def test_mounts_and_amounts_that_fit_are_valid() -> None:
     stage = with_pool_template(given)
     stage.settle()
     assert stage.condition("Accepted")["status"] == "True"
+
+
+class Name(str):
+    """A name that counts how often it was compared with another one of the same characters or of others."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Name.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_the_work_grows_with_volumes_and_mounts_and_not_with_their_product() -> None:
+    """It is done on the event loop of all jobs."""
+    count = 500
+    job = a_job().with_pool(max=1).build()
+    given = job["spec"]["pools"][0]["template"]["spec"]
+    given["volumes"] = [{"name": Name(f"v{index}")} for index in range(count)]
+    given["containers"][0]["volumeMounts"] = [{"name": Name(f"v{index}"), "mountPath": f"/v{index}"} for index in range(count)]
+    Name.compared = 0
+    assert parse_job(job).problems == ()
+    # A name is looked for among the others a few times. To compare each with each would be 500 * 500 / 2 = 125,000.
+    assert 0 < Name.compared < 10 * count
 
 
 def test_labels_and_annotations_of_the_operator_are_its_own() -> None:
