@@ -338,6 +338,11 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "spec.syncer.externalAddress",
         "syncer.example.com, 203.0.113.7:7077 or [2001:db8::7]:7077",
     ),
+    "external address with a port that does not exist": (
+        a_manifest(spec={"syncer": {"externalAddress": "syncer.example.com:70777"}}),
+        "spec.syncer.externalAddress",
+        "externalAddress must be a host name or an IP address",
+    ),
     "outside learner with the name of a unit": (
         with_field(a_manifest(), "spec.learners.outside", ["v5p-0"]),
         "spec.learners.outside",
@@ -399,6 +404,11 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
     ),
     "pool of another cluster that cannot reach the syncer": (
         a_manifest(pools=[tpu_pool(), gpu_pool(cluster="tokyo")]),
+        "spec.syncer",
+        "set syncer.externalAddress or syncer.loadBalancer",
+    ),
+    "pool of another cluster with an empty address of the syncer": (
+        a_manifest(pools=[tpu_pool(), gpu_pool(cluster="tokyo")], spec={"syncer": {"externalAddress": ""}}),
         "spec.syncer",
         "set syncer.externalAddress or syncer.loadBalancer",
     ),

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from diloco.contract import MOST_PARTS
 
 from diloco_operator.accelerators import BUILT_IN, Accelerator, Family, of_family
+from diloco_operator.api.addresses import ADDRESS_PATTERN
 from diloco_operator.api.durations import DURATION_PATTERN
 from diloco_operator.api.names import LEARNER_CONTAINER, SYNCER_CONTAINER
 
@@ -58,7 +59,6 @@ _DURATION = _text(DURATION_PATTERN)
 _DNS_LABEL = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 _DNS_LABEL_1123 = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _OUTSIDE = "^[a-z]([-a-z0-9]*[a-z])?$"
-_ADDRESS = r"^(([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{0,4})?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*)$"
 _QUANTITY = "^[1-9][0-9]{0,5}([.][0-9]{1,3})?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$"
 
 
@@ -354,7 +354,8 @@ RULES: Mapping[str, list[ValidationRule]] = {
             ".pools",
         ),
         ValidationRule(
-            "self.pools.all(p, !has(p.cluster)) || has(self.syncer.externalAddress) || has(self.syncer.loadBalancer)",
+            "self.pools.all(p, !has(p.cluster)) || (has(self.syncer.externalAddress) && self.syncer.externalAddress != '') "
+            "|| has(self.syncer.loadBalancer)",
             "units of pools with cluster reach the syncer from another cluster: set syncer.externalAddress or syncer.loadBalancer",
             ".syncer",
         ),
@@ -530,8 +531,8 @@ RULES: Mapping[str, list[ValidationRule]] = {
             ".at",
         ),
     ],
-    "spec.syncer.externalAddress": [_address("externalAddress", f"self == '' || self.matches({_text(_ADDRESS)})")],
-    "spec.syncer.at.address": [_address("address", f"self.matches({_text(_ADDRESS)})")],
+    "spec.syncer.externalAddress": [_address("externalAddress", f"self == '' || self.matches({_text(ADDRESS_PATTERN)})")],
+    "spec.syncer.at.address": [_address("address", f"self.matches({_text(ADDRESS_PATTERN)})")],
     "spec.syncer.at.partTimeout": [_at_least_a_second("partTimeout")],
     "spec.syncer.storage": [
         ValidationRule(

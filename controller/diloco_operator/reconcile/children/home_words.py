@@ -35,6 +35,13 @@ def unusable(secret: str, problem: str, *, made: bool) -> str:
     return f"Secret {secret} cannot be used: {problem}. {f'Delete it: {_again("it")}' if made else _BY_HAND}"
 
 
+def no_address(service: str) -> str:
+    return (
+        f"waits for an address of Service {service}; kubectl describe service {service} says why it has none. Or set "
+        "spec.syncer.externalAddress"
+    )
+
+
 def other_training(differences: Sequence[tuple[str, str, str]], *, made: bool) -> str:
     """`differences`: field, value here, value at home."""
     named = "; ".join(f"{path} is {here} here and {there} at home" for path, here, there in differences[:_NAMED])

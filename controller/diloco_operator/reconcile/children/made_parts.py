@@ -9,9 +9,11 @@ import json
 from typing import Any, NamedTuple
 
 from diloco_operator.api import names
+from diloco_operator.api.addresses import Address
 from diloco_operator.api.spec import Pool
 from diloco_operator.kube.client import Obj
 from diloco_operator.plan import Patch, WantedPart
+from diloco_operator.reconcile.children import home_words
 from diloco_operator.reconcile.children.outside import external_address
 from diloco_operator.reconcile.children.part_manifest import part_manifest
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
@@ -25,8 +27,7 @@ GONE_AFTER = 600.0
 def wanted_parts(context: ReconcileContext, *, suspend: bool) -> tuple[WantedPart, ...] | None:
     """Return each part as it should be. None: they stay as they are, because the job has none, or because the spec, a certificate or the
     syncer's address is not there to say how they should be. `suspend`: parts that exist give their hardware back, and no other is made."""
-    job, children, shares = context.observed.job, context.observed.children, context.shares
-    derived, service = job.derived, children.external_service
+    job, children, shares, derived = context.observed.job, context.observed.children, context.shares, context.observed.job.derived
     assert derived is not None, "the derived values of a spec that can be read are there"
     if context.spec_refused:
         return None
@@ -34,10 +35,7 @@ def wanted_parts(context: ReconcileContext, *, suspend: bool) -> tuple[WantedPar
         return () if names.FINALIZER_PARTS in job.finalizers else None
     if names.FINALIZER_PARTS not in job.finalizers:  # the API server refuses it
         return None
-    try:
-        address = external_address(context.spec.syncer.external_address, service.ingress if service is not None else ())
-    except ValueError:  # the CRD's rules refuse what does not parse; another CRD may let it through
-        return None
+    address = _address(context)
     if address is None:
         return None
     spec = context.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -58,6 +56,21 @@ def wanted_parts(context: ReconcileContext, *, suspend: bool) -> tuple[WantedPar
         manifest["metadata"]["labels"] = {names.LABEL_HOME: job.uid}
         parts.append(WantedPart(cluster, secret.name, secret.version, derived.job_file, manifest, may_be_made=bool(units) and not suspend))
     return tuple(parts)
+
+
+def _address(context: ReconcileContext) -> Address | None:
+    """Return where parts find the syncer. None if its load balancer has no address yet."""
+    service = context.observed.children.external_service
+    return external_address(context.spec.syncer.external_address, service.ingress if service is not None else ())
+
+
+def parts_problem(context: ReconcileContext) -> str:
+    """Return what keeps all parts from being made or changed, and what to do. "" if nothing here does."""
+    if (refused := finalizer_refused(context)) is not None:
+        return refused.text
+    if context.spec_refused or _address(context) is not None:
+        return ""
+    return home_words.no_address(names.external_service_name(context.observed.job.name))
 
 
 def _pool(pool: Pool, units: int) -> Obj:

@@ -30,7 +30,7 @@ def external_hosts(spec: Spec, service: Child | None) -> tuple[str, ...]:
     """Host names and addresses for the syncer's certificate, besides its name in the cluster."""
     hosts = list(service.ingress) if service is not None and spec.syncer.load_balancer is not None else []
     if spec.syncer.external_address:
-        with contextlib.suppress(ValueError):  # the CRD's rules refuse what does not parse; another CRD may let it through
+        with contextlib.suppress(ValueError):  # such a spec is refused, and what runs still needs its certificates
             hosts.insert(0, parse_address(spec.syncer.external_address).host)
     return tuple(dict.fromkeys(hosts))
 

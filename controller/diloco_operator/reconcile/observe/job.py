@@ -155,13 +155,18 @@ def _parse_spec(obj: Obj, beside: int) -> tuple[Spec | None, tuple[Cause, ...]]:
         spec = load({key: value for key, value in obj.items() if key != "status"}).spec
     except InvalidJob as error:
         return None, error.causes
-    if spec.syncer.at is not None:
-        try:
-            parse_address(spec.syncer.at.address)
-        except ValueError as error:
-            return None, (Cause("spec.syncer.at.address", str(error)),)
+    if spec.syncer.at is not None and (no_address := _no_address("spec.syncer.at.address", spec.syncer.at.address)):
+        return None, no_address
     problems = (*_contradictions(spec), *too_large(spec, beside))
     return (_readable(spec) if problems else spec), problems
+
+
+def _no_address(field: str, text: str) -> tuple[Cause, ...]:
+    try:
+        parse_address(text)
+    except ValueError as error:
+        return (Cause(field, str(error)),)
+    return ()
 
 
 def _readable(spec: Spec) -> Spec:
@@ -193,4 +198,6 @@ def _contradictions(spec: Spec) -> list[Cause]:
                 f"{plural(spec.training.quorum, 'learner')} can never contribute: learners.max is {spec.learners.max}",
             )
         )
+    if spec.syncer.external_address:
+        causes += _no_address("spec.syncer.externalAddress", spec.syncer.external_address)
     return [*causes, *template_problems(spec)]

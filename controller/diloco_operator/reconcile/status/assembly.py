@@ -19,7 +19,7 @@ from diloco_operator.api.state import OVER, JobState, syncer_runs
 from diloco_operator.api.status import UnitState
 from diloco_operator.api.unit_figures import DEFAULTS, FIGURES, KEYS
 from diloco_operator.kube.timestamps import format_timestamp
-from diloco_operator.reconcile.children.made_parts import finalizer_refused
+from diloco_operator.reconcile.children.made_parts import parts_problem
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.job import Job
 from diloco_operator.reconcile.observe.part_view import PartView
@@ -177,8 +177,8 @@ def _stated(context: ReconcileContext, name: str, old: Mapping[str, Any], *, run
     if view is None and state.state:  # an operator that has told nothing ever is an older one, and not silent
         silent_since = _told_nothing_since(report, told, context.now, old.get("silentSince", ""))
     problem = view.problem if view is not None else ""
-    if view is not None and (refused := finalizer_refused(context)) is not None:
-        problem = refused.text
+    if view is not None and (running or view.job is not None):
+        problem = parts_problem(context) or problem
     kept: Mapping[str, float] = old.get("acceleratorHours") or {}
     largest = {kind: max(held, kept.get(kind, 0.0)) for kind, held in state.accelerator_hours.items()}
     said = {

@@ -97,14 +97,37 @@ def test_a_part_waits_for_its_certificates_and_for_the_address_of_a_load_balance
         a_job().with_learners(1, 2).with_pool("v5p", max=1).with_pool("far", max=1, cluster="tokyo").with_spec(syncer={"loadBalancer": {}})
     )
     stage = Stage(job, a_tpu_node("tpu-0"))
+    stage.parts["tokyo"] = PartView()
     stage.settle()
     assert stage.reconcile_only().parts is None
+    assert "waits for an address of Service bytes-lm-syncer-external" in message_of_part(stage)
     assert stage.external_service is not None
     stage.external_service["status"] = {"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}}
     stage.settle()
     assert wanted(stage).manifest["spec"]["syncer"]["at"]["address"] == "203.0.113.7:7077"
+    assert message_of_part(stage) == ""
+    runs(stage, 1)
     stage.external_service["status"] = {}
     assert stage.reconcile_only().parts is None, "it stays while the address is not known"
+    stage.edit(suspend=True)
+    stage.settle()
+    assert "waits for an address of Service" in message_of_part(stage), "it is not suspended either"
+
+
+def message_of_part(stage: Stage) -> str:
+    [part] = stage.status["parts"]
+    return str(part.get("message", ""))
+
+
+@pytest.mark.parametrize("address", ["1:2:3", "[:]"])
+def test_a_spec_whose_address_is_none_is_refused_with_the_field(address: str) -> None:
+    """They have the form that the CRD asks for, and no cluster could reach the syncer there."""
+    stage = a_stage().train()
+    stage.edit(syncer={"externalAddress": address})
+    stage.settle()
+    accepted = stage.condition("Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "SpecInvalid")
+    assert f"spec.syncer.externalAddress: '{address}' is no address such as syncer.example.com" in accepted["message"]
 
 
 def test_a_part_stays_while_its_secret_at_home_is_made_again() -> None:

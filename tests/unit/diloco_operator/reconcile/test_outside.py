@@ -44,7 +44,7 @@ def test_an_address_has_a_host_and_a_port(text: str, address: Address, written: 
     assert (parse_address(text), str(parse_address(text))) == (address, written)
 
 
-@pytest.mark.parametrize("text", ["", ":7077", "host:0", "host:70777", "host:port", "a:b:c"])
+@pytest.mark.parametrize("text", ["", ":7077", "host:0", "host:70777", "host:port", "a:b:c", "host.", "[zz]"])
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_address(text)
