@@ -442,6 +442,11 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "spec.training.checkpoint.uri",
         "learners: Always needs a uri: learners store their states below it. Give s3://bucket/folder, or file:///path",
     ),
+    "snapshots in a relative folder": (
+        with_field(a_manifest(), "spec.training.checkpoint", {"uri": "file://mnt/snapshots"}),
+        "spec.training.checkpoint.uri",
+        "such as s3://bucket/folder or file:///mnt/snapshots",
+    ),
     "storage that is no quantity": (
         a_manifest(spec={"syncer": {"storage": {"size": "10GB"}}}),
         "spec.syncer.storage.size",

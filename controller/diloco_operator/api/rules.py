@@ -59,6 +59,8 @@ _DURATION = _text(DURATION_PATTERN)
 _DNS_LABEL = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 _DNS_LABEL_1123 = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _OUTSIDE = "^[a-z]([-a-z0-9]*[a-z])?$"
+# A file without a third slash would be relative to where the syncer's process happens to run.
+_URI = "self.matches('^[a-z][a-z0-9+.-]*://[^/]*/?.+') && (!self.startsWith('file:') || self.startsWith('file:///'))"
 _QUANTITY = "^[1-9][0-9]{0,5}([.][0-9]{1,3})?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$"
 
 
@@ -507,13 +509,13 @@ RULES: Mapping[str, list[ValidationRule]] = {
     ],
     "spec.training.checkpoint.uri": [
         ValidationRule(
-            "self == '' || self.matches('^[a-z][a-z0-9+.-]*://[^/]*/?.+')",
+            f"self == '' || ({_URI})",
             "uri must be empty or have a scheme and a path, such as s3://bucket/folder or file:///mnt/snapshots",
         )
     ],
     "spec.startFrom.uri": [
         ValidationRule(
-            "self.matches('^[a-z][a-z0-9+.-]*://[^/]*/?.+') && (!self.startsWith('file:') || self.startsWith('file:///'))",
+            _URI,
             "startFrom.uri must have a scheme and a path, such as s3://bucket/model.safetensors or file:///mnt/models/base",
         )
     ],
