@@ -61,7 +61,8 @@ _DNS_LABEL_1123 = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _OUTSIDE = "^[a-z]([-a-z0-9]*[a-z])?$"
 # A file without a third slash would be relative to where the syncer's process happens to run.
 _URI = "self.matches('^[a-z][a-z0-9+.-]*://[^/]*/?.+') && (!self.startsWith('file:') || self.startsWith('file:///'))"
-_QUANTITY = "^[1-9][0-9]{0,5}([.][0-9]{1,3})?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$"
+_SUFFIX = "(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)"
+_QUANTITY = f"^([1-9][0-9]{{0,14}}([.][0-9]{{1,3}})?{_SUFFIX}?|0[.][0-9]{{0,2}}[1-9][0-9]{{0,2}}{_SUFFIX})$"
 
 
 def duration_rule(field: str) -> ValidationRule:
