@@ -157,6 +157,17 @@ diloco-operator
 {{- end -}}
 {{- end }}
 
+{{/* Whether an upgrade without the CRD would delete it: Helm deletes what is no longer in the release and has no annotation, in the cluster,
+that keeps it. Not without rbac.create, as then the user may lack the right to read CRDs. */}}
+{{- define "diloco-operator.deletesCRD" -}}
+{{- if and .Release.IsUpgrade .Values.rbac.create (not .Values.crds.enabled) -}}
+{{- with (lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "dilocojobs.diloco.dev").metadata -}}
+{{- $annotations := .annotations | default dict -}}
+{{- if and (eq (get $annotations "meta.helm.sh/release-name") $.Release.Name) (eq (get $annotations "meta.helm.sh/release-namespace") $.Release.Namespace) (ne (get $annotations "helm.sh/resource-policy") "keep") }}yes{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* Seconds of a duration such as 1h30m, in the form that values.schema.json accepts. */}}
 {{- define "diloco-operator.seconds" -}}
 {{- $seconds := 0.0 -}}
@@ -203,6 +214,9 @@ diloco-operator
 {{- end -}}
 {{- if and .Release.IsUpgrade .Values.rbac.create (not .Values.watchAnyNamespace) (not .Values.watchNamespaces) (include "diloco-operator.watchedAny" .) -}}
 {{- fail (printf "this release watched all namespaces until now, and an empty watchNamespaces means %s alone: jobs elsewhere would be left to themselves. Set watchNamespaces to the namespaces of your jobs (kubectl get dlj --all-namespaces), or watchAnyNamespace=true to keep the right to read every Secret of the cluster" .Release.Namespace) -}}
+{{- end -}}
+{{- if include "diloco-operator.deletesCRD" . -}}
+{{- fail "crds.enabled=false would delete the DiLoCoJob resource and with it every job of the cluster, because this release was last upgraded with crds.keep=false. Upgrade it with crds.enabled=true and crds.keep=true first, and then with crds.enabled=false" -}}
 {{- end -}}
 {{- if and (gt (int .Values.replicas) 1) (not .Values.leaderElection.enabled) -}}
 {{- fail "replicas: more than one needs leaderElection.enabled: two operators would both write for every job" -}}

@@ -146,6 +146,18 @@ def test_without_keep_the_resource_and_every_job_go_with_the_release(plane: Cont
     assert get(plane, CRD) is None
 
 
+def test_the_resource_is_handed_over_only_once_helm_keeps_it(plane: ControlPlane, space: str) -> None:
+    """Helm deletes what left the release, unless the object in the cluster says that it stays."""
+    install(plane, space, "--set", "crds.keep=false")
+    uid = apply_job(plane, space)
+    with pytest.raises(CommandFailed, match="would delete the DiLoCoJob resource and with it every job of the cluster"):
+        install(plane, space, "--set", "crds.enabled=false,crds.keep=true")
+    install(plane, space, "--set", "crds.keep=true")
+    for _ in range(2):  # the second upgrade finds a resource that is no longer in the release
+        install(plane, space, "--set", "crds.enabled=false")
+        assert job_uid(plane, space) == uid
+
+
 @pytest.mark.core
 def test_an_upgrade_brings_a_newer_crd_to_the_jobs_that_are_there(plane: ControlPlane, space: str, tmp_path: Path) -> None:
     """Helm's own crds/ folder would never be upgraded, which is why the CRD is a template."""
