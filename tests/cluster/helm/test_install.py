@@ -141,6 +141,7 @@ def test_a_release_lives_from_install_to_uninstall_and_its_jobs_outlive_it(plane
 def test_without_keep_the_resource_and_every_job_go_with_the_release(plane: ControlPlane, space: str) -> None:
     said = install(plane, space, "--set", "crds.keep=false")
     assert "deletes the DiLoCoJob resource and with it EVERY job" in said
+    assert "until you remove their finalizer: kubectl patch dlj JOB" in said
     apply_job(plane, space)
     plane.helm("uninstall", RELEASE, "--namespace", space, "--wait", "--timeout", "180s")
     assert get(plane, CRD) is None
