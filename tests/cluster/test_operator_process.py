@@ -83,6 +83,34 @@ def scene(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Scene]:
         plane.kubectl("delete", "clusterrolebinding", namespace)
 
 
+def test_a_job_says_that_the_operator_lacks_the_kubeconfig_of_a_cluster_and_all_else_goes_on(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """The chart mounts the Secret of a cluster, and the pod starts without it."""
+    [deployment] = of_kind(render({"clusters": [{"name": "tokyo", "secretName": "far", "namespaces": {"a": "b"}}]}), "Deployment")
+    [volume] = [each for each in deployment["spec"]["template"]["spec"]["volumes"] if each["name"] == "cluster-tokyo"]
+    assert volume["secret"]["optional"]
+    control_plane.install_crd()
+    made = control_plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "operator-"}})
+    namespace: str = made["metadata"]["name"]
+    cluster = {"name": "tokyo", "kubeconfig": str(tmp_path / "missing"), "namespaces": {namespace: namespace}}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"apiVersion": names.CONFIG_API_VERSION, "kind": names.CONFIG_KIND, "clusters": [cluster]}))
+    options = ("--watch-namespace", namespace, "--leader-elect-namespace", namespace, "--config", str(config))
+    pools = [cpu_pool(max=1), cpu_pool("far", cluster="tokyo", max=1)]
+    job = a_manifest("lm", min=1, max=2, quorum=1, pools=pools, spec={"syncer": {"externalAddress": "syncer.example.com"}})
+    with replica(tmp_path, "operator", control_plane.kubeconfig, *options) as operator:
+        control_plane.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(job))
+
+        def message() -> str:
+            path = "jsonpath={.status.parts[0].message}"
+            return control_plane.kubectl("get", "dlj", "lm", "-n", namespace, "-o", path, check=False).stdout
+
+        wait_for(lambda: "the operator cannot use cluster tokyo" in message(), "the job to say so", operator)
+        assert f"{tmp_path / 'missing'} does not exist. Mend it, and restart the operator" in message()
+    control_plane.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
 def test_it_waits_for_a_definition_that_has_what_it_needs(tmp_path: Path) -> None:
     """Missing, then of an older version, then right: one process, that says what is wrong and goes on by itself."""
     with (

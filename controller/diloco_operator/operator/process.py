@@ -226,7 +226,10 @@ class OperatorProcess:
                     clients.append((config, await stack.enter_async_context(there)))
                 except ConfigError as error:
                     log.error("cluster %s cannot be used: %s", config.name, error)
-                    problems[config.name] = f"the operator cannot use cluster {config.name}: {error}"
+                    problems[config.name] = (
+                        f"the operator cannot use cluster {config.name}: {error}. Mend it, and restart the operator, which reads it at its "
+                        "start alone"
+                    )
             yield OtherClusters(clients, problems)
 
     async def _lead(self) -> None:
