@@ -187,6 +187,20 @@ def test_a_field_that_a_person_took_over_is_not_taken_back_without_being_told(pl
     assert deployment(plane, space)["spec"]["replicas"] == 1
 
 
+def test_without_an_election_an_upgrade_ends_the_old_operator_before_the_new_one_begins(plane: ControlPlane, space: str) -> None:
+    """Also of a release that had one."""
+
+    def most_at_once() -> object:
+        return deployment(plane, space)["spec"]["strategy"]["rollingUpdate"]["maxSurge"]
+
+    install(plane, space)
+    assert most_at_once() == "25%", "the default: one more pod"
+    install(plane, space, "--set", "leaderElection.enabled=false")
+    assert most_at_once() == 0
+    install(plane, space, "--set", "leaderElection.enabled=true")
+    assert most_at_once() == "25%"
+
+
 def columns_of(plane: ControlPlane) -> list[str]:
     return [column["name"] for column in plane.request("GET", CRD)["spec"]["versions"][0]["additionalPrinterColumns"]]
 
