@@ -37,6 +37,8 @@ class SimplePool:
     admitted: bool = True
     ready: bool = True
     locality: Locality = Locality.ANY
+    spares: int = 0
+    """Wanted once it has all its units."""
 
 
 @dataclass
@@ -83,6 +85,7 @@ class SimpleJob:
             scavenged=pool.scavenged,
             admitted=pool.admitted,
             ready=pool.ready,
+            spares=pool.spares if len(has) == pool.max else 0,
         )
 
     def nodes(self) -> frozenset[str]:

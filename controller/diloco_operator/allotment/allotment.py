@@ -190,10 +190,10 @@ class Allotment:
         request, granted = self._request(job), self.of(job).granted
         spares: dict[str, list[str]] = {}
         for pool in request.pools if request is not None else ():
-            if pool.for_spares and (slices := granted.get(pool.name)):
+            if pool.spares and (slices := granted.get(pool.name)):
                 slots = pool.requirements.shape.slots
                 names = [group_name(slices[index : index + slots]) for index in range(0, len(slices), slots)]
-                spares[pool.name] = names[: pool.wanted]
+                spares[pool.name] = names[: pool.spares]
         return spares
 
     def view(self, job: str) -> AllottedFleet:
@@ -234,7 +234,7 @@ class Allotment:
                 self._stale |= mask
         else:
             self._stale |= mask
-            if mask and (any(pool.wanted or pool.moving for pool in request.pools) or request.may_give):
+            if mask and (any(pool.wanted or pool.moving or pool.spares for pool in request.pools) or request.may_give):
                 self._active[request.job] = None
         self._hold(request.job, whole_nodes(old) if old is not None else frozenset(), whole_nodes(request))
         self._read(self._shared.assign(request.job, shares_of(old), shares_of(request)))

@@ -94,7 +94,7 @@ class _Decision:
         for request in self._requests:
             for pool in request.pools:
                 mask = self._bit(pool.requirements) | self._bit(pool.preferred or pool.requirements)
-                if pool.wanted or pool.moving:
+                if pool.wanted or pool.moving or pool.spares:
                     now |= mask
                     groups = groups or pool.requirements.shape.slots > 1
                 if pool.units and request.may_give:
@@ -241,7 +241,7 @@ def yield_of(problem: NamedProblem, plan: FlowPlan) -> Yield:
                 value += sum(each.value * placed.staying.get(each.class_, 0) for each in pool.held)
                 value += sum(new_value(problem, job.key, pool, name) * count for name, count in placed.taken.items())
             units_beyond = max(0, units - (0 if pools and pools[0].scavenged else met))
-            for segment in segments(pools, units_beyond) if pools else ():
+            for segment in segments(pools, units_beyond, job.share_before) if pools else ():
                 value -= segment.units * segment.cost
     return Yield(minima, beyond, value)
 

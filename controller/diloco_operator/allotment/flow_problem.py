@@ -54,6 +54,7 @@ class NamedProblem:
     """A problem, and what the names in it stand for."""
 
     applicants: dict[str, Applicant]
+    """`FlowJob.key` -> whose it is. The spares of a job are a `FlowJob` of their own, with some of its pools."""
     flow: FlowProblem
     stocks: dict[str, Stock]
     held: dict[tuple[PoolKey, str], list[HeldUnit]]
@@ -112,8 +113,11 @@ class ProblemBuilder:
                     by_requirements.setdefault(number, []).append(stock)
         yield
         jobs: list[FlowJob] = []
-        for applicant in self._applicants.values():
+        for applicant in [*self._applicants.values()]:
             jobs.append(self._job(applicant, by_requirements))
+            if (spares := _spares(applicant, jobs[-1])) is not None:
+                self._applicants[spares.key] = applicant
+                jobs.append(spares)
             yield
         classes = tuple(FlowClass(stock.name, stock.hub, stock.room // stock.points_per_room) for stock in stocks)
         held = {(key, stock.name): units for (key, stock), units in self._held.items()}
@@ -158,7 +162,7 @@ class ProblemBuilder:
             if stock.hub not in values:
                 is_better = stock.meets(preferred)
                 slice_value = _base(demand, stock, index) + _fit(stock, number, demand.requirements) + (PREFERRED if is_better else 0)
-                values[stock.hub] = _value(slice_value + (SPARE if demand.for_spares else 0), share)
+                values[stock.hub] = _value(slice_value, share)
                 if is_better:
                     better.add(stock.hub)
         held = []
@@ -186,10 +190,22 @@ class ProblemBuilder:
             better=frozenset(better or values),
             displaces=demand.admitted and demand.ready,
             keeps_for_minimum=not demand.refused,
-            may_replace=demand.may_replace and not demand.for_spares,
-            asks=not demand.for_spares,
+            may_replace=demand.may_replace,
             prepares=demand.admitted and not demand.ready,
         )
+
+
+def _spares(applicant: Applicant, job: FlowJob) -> FlowJob | None:
+    """Return the spares of this job, which are no units: they are no part of its minimum and maximum. None if it wants none."""
+    pools = []
+    for pool, demand in zip(job.pools, applicant.request.pools, strict=True):
+        if demand.spares:
+            values = {hub: value + _value(SPARE, pool.share) for hub, value in pool.values.items()}
+            pools.append(FlowPool(pool.name, values, demand.spares, sizes=pool.sizes, share=pool.share, displaces=False, asks=False))
+    if not pools:
+        return None
+    key, most = f"{job.key} spares", sum(pool.wanted for pool in pools)
+    return FlowJob(key, 0, most, tuple(pools), job.priority, job.created, share_before=max(0, job.has - job.minimum))
 
 
 def new_value(problem: NamedProblem, job: str, pool: FlowPool, stock: str) -> int:

@@ -39,18 +39,15 @@ class Outcome:
 
 
 class _Taker(NamedTuple):
-    """One unit that takes part of a stock."""
+    """One unit, or one spare, that takes part of a stock."""
 
+    job: str
     key: PoolKey
     number: int
     demand: PoolRequest
     size: int
     serial: int
     """A number of its own among the units of its pool in this stock."""
-
-    @property
-    def job(self) -> str:
-        return self.key[0]
 
     @property
     def shape(self) -> Shape:
@@ -83,7 +80,7 @@ def carry_out(
         checks: pools that should ask for a dry run.
         prepares: jobs that should create what their units share.
     """
-    jobs = {job: _Job(prepares=job in prepares) for job in problem.applicants}
+    jobs = {each.request.job: _Job(prepares=each.request.job in prepares) for each in problem.applicants.values()}
     for job, index in sorted(checks):
         jobs[job].checks.add(problem.applicants[job].request.pools[int(index)].name)
     leavers = _leavers(problem, plan)
@@ -146,15 +143,15 @@ def _takers(problem: NamedProblem, plan: FlowPlan) -> dict[str, list[_Taker]]:
     lasts: dict[str, list[_Taker]] = {}
     jobs = {job.key: job for job in problem.flow.jobs}
     for job in sorted(jobs.values(), key=lambda job: job.order):
-        applicant, missing, replaces = problem.applicants[job.key], job.missing, units_with_successors(job, plan) > 0
-        for index, demand in enumerate(applicant.request.pools):
-            key, number = (job.key, str(index)), applicant.numbers[index]
-            placed = plan.pools[key]
+        (request, numbers, *_), missing, replaces = problem.applicants[job.key], job.missing, units_with_successors(job, plan) > 0
+        for pool in job.pools:
+            key, index = (job.key, pool.name), int(pool.name)
+            demand, number, placed = request.pools[index], numbers[index], plan.pools[key]
             for counts, is_new in ((placed.taken, True), (placed.moved_to, False)):
                 for name, count in sorted(counts.items()):
                     size = problem.stocks[name].sizes[number]
                     for serial in range(count):
-                        taker = _Taker(key, number, demand, size, serial + (0 if is_new else placed.taken.get(name, 0)))
+                        taker = _Taker(request.job, key, number, demand, size, serial + (0 if is_new else placed.taken.get(name, 0)))
                         may_be_of_minimum = is_new and not demand.scavenged
                         is_of_minimum = may_be_of_minimum and missing > 0
                         if is_of_minimum:
@@ -307,5 +304,5 @@ def _share_host(
 def _part(whole: Slice, taker: _Taker) -> Slice:
     """Return the part of a host that a unit takes, as a slice of a smaller host."""
     kind = whole.kind._replace(chips_per_host=min(whole.kind.chips_per_host, taker.shape.chips_per_host))
-    name = f"{taker.job}/{taker.key[1]}#{taker.serial}"
+    name = f"{'/'.join(taker.key)}#{taker.serial}"
     return replace(whole, kind=kind, room=taker.demand.requirements.needs, part=name, in_part=True)

@@ -103,9 +103,7 @@ class AllottedFleet:
         for job, request in self._requests.items():
             if job == self._job or (starts and request_of_job is not None and request_of_job.order < request.order):
                 continue
-            if any(
-                pool.wanted and not pool.for_spares and pool.requirements.shape.accelerator == shape.accelerator for pool in request.pools
-            ):
+            if any(pool.wanted and pool.requirements.shape.accelerator == shape.accelerator for pool in request.pools):
                 return True
         return False
 

@@ -88,8 +88,8 @@ class PoolRequest:
     """The objects that its units share exist. Units of other jobs leave for this pool only if it is `admitted` and `ready`."""
     may_replace: bool = True
     """Units of the job's minimum may leave for its units. False if one of these failed or went lately."""
-    for_spares: bool = False
-    """The pool wants spares: slices that stay free. No unit of another job leaves for them, and no dry run is asked for."""
+    spares: int = 0
+    """Slices that stay free beside its units. No unit of another job leaves for them, and no dry run is asked for."""
     values: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Kind of accelerator -> what a unit on it is worth to the job, in thousandths of an average unit. 1000 if it is missing."""
     words: PoolWords = field(default=NO_WORDS, compare=False)
@@ -115,8 +115,6 @@ class JobRequest:
     """In order of preference."""
     draining_or_completed: int = 0
     """Units of pools that the job no longer has. They count towards the maximum."""
-    spares: int = 0
-    """Slices that stay free beside its units."""
     occupied: frozenset[str] = frozenset()
     """Nodes that the job uses besides the nodes of `PoolRequest.units`. No other job can get them."""
     shared: Shares = field(default_factory=dict)
@@ -148,8 +146,8 @@ class JobRequest:
 
     @property
     def most(self) -> int:
-        """How many units and spares its pools may have."""
-        return self.max + self.spares - self.draining_or_completed
+        """How many units its pools may have."""
+        return self.max - self.draining_or_completed
 
     def startable(self, pool: PoolRequest) -> tuple[str, ...]:
         """Return the units of `PoolRequest.new` that may get slices now."""

@@ -167,6 +167,17 @@ def test_spares_that_are_not_there_are_shown_as_fewer_than_asked_for(tmp_path: P
     assert "  pool h100 keeps 0 of 1 spare free" in shown(run(jobs, "--fleet", FLEET, "--drain", "h100-c"))
 
 
+@pytest.mark.parametrize("spares", [1, 2])
+def test_units_move_to_faster_hardware_whatever_spares_their_pool_keeps(tmp_path: Path, spares: int) -> None:
+    fleet = a_file(tmp_path / "fleet.yaml", a_fleet_node("cpu"), *(a_fleet_gpu_node(f"l4-{i}", "nvidia-l4", 1) for i in range(3)))
+    slow = gpu_pool("slow", "nvidia-l4", acceleratorsPerHost=1, max=2, spares=spares)
+    job = a_file(tmp_path / "job.yaml", a_job("lm", slow, one_gpu(name="fast", max=2), min=1, max=2))
+    result = run(job, "--fleet", fleet, "--add", "fast=2", "-o", "json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 0, result.output
+    assert [unit["pool"] for unit in found["changed"][0]["units"]] == ["fast", "fast"]
+
+
 def test_json_has_the_same_as_data() -> None:
     result = run(QUICKSTART, "--fleet", FLEET, "--without", "np-v5p-a", "-o", "json")
     found = json.loads(result.stdout)

@@ -120,7 +120,7 @@ class IntegerProgram:
         most = min(max(job.max, job.staying), sum(pool.has + pool.wanted for pool in pools))
         units = self.units(counts, pools)
         share = share_of(pools)
-        for segment in segments(pools, most):
+        for segment in segments(pools, most, job.share_before):
             beyond = self.solver.variable(segment.units)
             units[beyond] = -1
             counts.beyond.append((beyond, self._bonus.of(job, share, scavenged=scavenged), segment.cost))

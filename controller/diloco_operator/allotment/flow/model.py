@@ -123,7 +123,7 @@ class Model:
         for pools, end, scavenged in ((job.firm, firm, False), (scavenging, network.node() if scavenging else firm, True)):
             if pools:
                 most = min(room, sum(pool.has + pool.wanted for pool in pools))
-                arcs.surplus.append([network.arc(node, end, units, cost) for units, cost in segments(pools, most)])
+                arcs.surplus.append([network.arc(node, end, units, cost) for units, cost in segments(pools, most, job.share_before)])
             if scavenged:
                 for pool in pools:
                     self._add_held(job, pool, end)

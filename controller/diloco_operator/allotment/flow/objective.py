@@ -26,21 +26,21 @@ class Segment(NamedTuple):
     cost: int
 
 
-def segments(pools: Iterable[FlowPool], most: int) -> list[Segment]:
-    """Return at most 8 segments, for up to `most` units: 1, 1, 2, 4, 8, 16, 32 slices and the rest. Their costs increase. If pools have
-    units of several sizes, all count as the smallest."""
+def segments(pools: Iterable[FlowPool], most: int, before: int = 0) -> list[Segment]:
+    """Return at most 8 segments, for up to `most` units after the first `before`: 1, 1, 2, 4, 8, 16, 32 slices and the rest. Their costs
+    increase. If pools have units of several sizes, all count as the smallest."""
     pools = list(pools)
     # Below the least value, so that each unit is worth something.
     bound, share = min((value for pool in pools for value in pool.all_values), default=2) - 2, share_of(pools)
     result: list[Segment] = []
-    done = 0
+    done, last = before, before + most
     for index in range(SEGMENTS):
-        until = most if index == SEGMENTS - 1 else min(most, -(-(MEAN << index) // share))
+        until = last if index == SEGMENTS - 1 else min(last, -(-(MEAN << index) // share))
         if until <= done:
             continue
         cost = min(SLOPE * share * index // (MEAN * SEGMENTS), bound)
-        before = result.pop().units if result and result[-1].cost == cost else 0
-        result.append(Segment(before + until - done, cost))
+        of_equal_cost = result.pop().units if result and result[-1].cost == cost else 0
+        result.append(Segment(of_equal_cost + until - done, cost))
         done = until
     return result
 

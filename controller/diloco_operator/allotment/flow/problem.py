@@ -117,6 +117,8 @@ class FlowJob:
     """Its minimum would fit if no other job had anything."""
     successors: int = 0
     """How many units of its minimum may leave, each once a successor trains, which takes a slice that no unit has."""
+    share_before: int = 0
+    """Units of another `FlowJob` that count in its share before its own."""
 
     @property
     def order(self) -> tuple[int, float, str]:

@@ -83,9 +83,8 @@ def job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecor
     # Draining units do not count: a pod that does not end must not keep the units of a renamed pool from starting.
     gone = sum(record.pool not in context.pools and record.state is UnitState.COMPLETED for record in ended)
     pools = _pool_requests(context, records, limits, gone)
-    spares = 0
     if not chosen:
-        spares, pools = with_spares(context, pools, spec.learners.max - gone)
+        pools = with_spares(context, pools, spec.learners.max - gone)
     # Units whose slices no other job can get yet.
     occupying = [record for record in ended if _keeps_its_place(record) or _is_stuck(context, record)]
     if chosen:
@@ -99,7 +98,6 @@ def job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecor
         max=spec.learners.max,
         pools=tuple(pools),
         draining_or_completed=gone,
-        spares=spares,
         occupied=occupied,
         shared=shared,
         may_move=0 if chosen or context.spec_refused else may_move(context, records.values()),

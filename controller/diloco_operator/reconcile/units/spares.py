@@ -13,24 +13,21 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 
-def with_spares(context: ReconcileContext, pools: Sequence[PoolRequest], most: int) -> tuple[int, list[PoolRequest]]:
-    """Add spares to pools in which no unit waits for a slice. Return the number of spares, and the pools. `most`: units that the job may
-    have."""
+def with_spares(context: ReconcileContext, pools: Sequence[PoolRequest], most: int) -> list[PoolRequest]:
+    """Add spares to pools in which no unit waits for a slice. `most`: units that the job may have."""
     room = max(0, most - sum(len(pool.units) + pool.draining_or_completed for pool in pools))
-    changed, count = [], 0
+    changed = []
     for pool in pools:
-        spares = context.pools[pool.name].spares
-        wanted = min(pool.wanted, pool.max - len(pool.units) - pool.draining_or_completed, room)
-        if spares and wanted <= 0 and pool.units and not context.finishing:
-            count += spares
-            pool = replace(pool, wanted=spares, max=len(pool.units) + pool.draining_or_completed + spares, admitted=False, for_spares=True)
+        waiting = min(pool.wanted, pool.max - len(pool.units) - pool.draining_or_completed, room)
+        if waiting <= 0 and pool.units and not context.finishing:
+            pool = replace(pool, spares=context.pools[pool.name].spares)
         changed.append(pool)
-    return count, changed
+    return changed
 
 
 def kept_spares(context: ReconcileContext, request: JobRequest | None, records: Iterable[UnitStatusRecord]) -> Mapping[str, int]:
     """Return pool -> how many spares it has. Pools without spares are left out."""
-    wants = {pool.name: pool.wanted for pool in request.pools if pool.for_spares} if request is not None else {}
+    wants = {pool.name: pool.spares for pool in request.pools if pool.spares} if request is not None else {}
     if not wants:
         return {}
     fleet = context.observed.fleet

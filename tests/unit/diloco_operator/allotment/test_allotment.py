@@ -62,6 +62,21 @@ def test_a_pool_whose_pods_have_not_been_admitted_takes_what_is_free() -> None:
     assert not world.allotment.of("new").checks
 
 
+def test_only_as_many_units_leave_as_a_job_with_spares_has_room_for() -> None:
+    world = World(*tpus(2), *(a_gpu_node(f"g-{index}") for index in range(4)))
+    world.job("old", a_pool(max=4, shape=ONE_GPU_HOST)).settle()
+    world.job("new", a_pool(max=2, spares=2), a_pool(max=4, shape=ONE_GPU_HOST), max=3, priority=1).settle()
+    assert (world.counts(), world.left) == ({"old": 3, "new": 3}, 1)
+
+
+def test_a_spare_counts_in_the_share_of_its_job_after_the_units() -> None:
+    """Of six slices the older job has three, two beyond its minimum. Its spare would be the third, the other's unit the second."""
+    world = World(*tpus(6)).job("old", a_pool(max=3, spares=1)).settle()
+    assert len(world.allotment.spares("old")["0"]) == 1
+    world.job("young", a_pool(max=10)).settle()
+    assert (world.counts(), world.allotment.spares("old")) == ({"old": 3, "young": 3}, {})
+
+
 def test_a_unit_that_has_just_got_its_slice_does_not_leave_and_another_may() -> None:
     world = World(*tpus(2)).job("old", a_pool(max=2)).settle()
     request = world.jobs["old"].request()
