@@ -377,7 +377,8 @@ def _shares(observed: ObservedState, spec: Spec, now: float) -> Shares | None:
     places = [_here(spec, before), *(_elsewhere(pool, observed, before.get(pool.name, {})) for pool in away)]
     assigned = {pool.name: before[pool.name]["assigned"] for pool in away if "assigned" in before.get(pool.name, {})}
     wanted = min(spec.learners.max, sum(place.max for place in places))
-    recorded = {**assigned, HERE: wanted - sum(assigned.values())} if len(assigned) == len(away) else {}
+    # The number of this cluster is not on record: it is what the others leave, but units that have hardware here are more if max falls.
+    recorded = {**assigned, HERE: max(places[0].placed, wanted - sum(assigned.values()))} if assigned else {}
     numbers = share_out(places, spec.learners.max, recorded, now)
     return Shares(numbers, spec.learners, next_move(places, now))
 

@@ -62,15 +62,16 @@ def _fits(places: Sequence[Place], wanted: int, numbers: Mapping[str, int]) -> b
 
 
 def _first_shares(places: Sequence[Place], wanted: int, recorded: Mapping[str, int]) -> dict[str, int]:
-    """Minima first, then what each has on record, then the most valuable places, in the order of the pools where values are equal or not
-    known."""
+    """Minima first, then the units that have hardware, then what each has on record, then the most valuable places, in the order of the
+    pools where values are equal or not known."""
     measured = all(place.value for place in places)
     best = sorted(places, key=lambda place: -place.value) if measured else places
     numbers = {place.name: 0 for place in places}
     left = wanted
     least = {place.name: place.min for place in places}
     kept = {place.name: min(place.max, recorded.get(place.name, 0)) for place in places}
-    for limits in (least, kept, {place.name: place.max for place in places}):
+    running = {place.name: min(place.placed, kept[place.name]) for place in places}
+    for limits in (least, running, kept, {place.name: place.max for place in places}):
         for place in best:
             more = min(left, max(0, limits[place.name] - numbers[place.name]))
             numbers[place.name] += more

@@ -355,6 +355,39 @@ def test_units_in_a_silent_cluster_keep_their_number_when_the_operator_starts_an
     assert not wanted(stage).manifest["spec"]["suspend"]
 
 
+def numbers(stage: Stage) -> dict[str, int]:
+    """Where the job has its units: "" is here."""
+    assigned = {pool["name"]: pool["assigned"] for pool in stage.status["pools"] if "assigned" in pool}
+    return {HERE: stage.status["learners"]["desired"] - sum(assigned.values()), **assigned}
+
+
+def test_a_cluster_that_is_added_takes_no_unit_from_the_others() -> None:
+    """Of four units two have hardware here, and the others moved to tokyo."""
+    stage = a_stage(most=4, here=4, tokyo=4, slices=2).train()
+    stage.now += MOVES_AFTER
+    stage.all_contribute()
+    stage.settle()
+    runs(stage, 2)
+    here, far = stage.job["spec"]["pools"]
+    stage.parts["osaka"] = PartView()
+    stage.edit(pools=[here, far, {**far, "name": "new", "cluster": "osaka"}])
+    stage.settle()
+    assert numbers(stage) == {HERE: 2, "far": 2, "new": 0}
+
+
+@pytest.mark.parametrize("placed", [0, 2])
+def test_fewer_units_are_taken_from_where_they_have_no_hardware_or_from_the_last_pools(placed: int) -> None:
+    """Two of four units train here, and tokyo has the numbers of two."""
+    stage = a_stage(most=4, here=2, tokyo=2, slices=2).train()
+    runs(stage, placed, waiting_since=stage.now)
+    stage.settle()
+    assert numbers(stage) == {HERE: 2, "far": 2}
+    stage.edit(learners={"min": 1, "max": 2})
+    stage.settle()
+    assert numbers(stage) == {HERE: 2, "far": 0}
+    assert [unit["state"] for unit in stage.status["units"]] == ["Training", "Training"]
+
+
 def places(**numbers: tuple[int, int, int]) -> list[Place]:
     """Name -> minimum, maximum, placed units; `here` stands for this cluster."""
     return [Place(HERE if name == "here" else name, least, most, placed, None, 0.0) for name, (least, most, placed) in numbers.items()]
@@ -375,7 +408,7 @@ def test_numbers_on_record_stay_and_a_change_of_the_spec_keeps_what_it_can() -> 
     found = places(here=(0, 4, 0), tokyo=(0, 4, 2))
     assert share_out(found, 4, {HERE: 2, "tokyo": 2}, 0.0) == {HERE: 2, "tokyo": 2}
     assert share_out(found, 6, {HERE: 2, "tokyo": 2}, 0.0) == {HERE: 4, "tokyo": 2}
-    assert share_out(found, 3, {HERE: 2, "tokyo": 2}, 0.0) == {HERE: 2, "tokyo": 1}
+    assert share_out(found, 3, {HERE: 2, "tokyo": 2}, 0.0) == {HERE: 1, "tokyo": 2}, "here none has hardware"
 
 
 def test_a_number_that_no_place_can_use_goes_round() -> None:
