@@ -8,6 +8,7 @@ from typing import Any
 
 from diloco_operator.accelerators import Accelerator, Family, NodeLabels, chip_count, has_accelerator_label, identify
 from diloco_operator.api.names import ANNOTATION_RELATIVE_SPEED, NODE_HOSTNAME, NODE_POOL
+from diloco_operator.fleet.devices import offered_devices
 from diloco_operator.kube.client import Obj
 
 _OF_CONDITIONS = "node.kubernetes.io/"
@@ -86,8 +87,7 @@ def _model(kind: Accelerator, nodes: Sequence[Obj]) -> tuple[Obj | None, NodeLab
 
 def _devices(model: Obj | None, kind: Accelerator) -> int:
     capacity = (model or {}).get("status", {}).get("capacity") or {}
-    text = str(capacity.get(kind.resource, ""))
-    return int(text) if text.isdecimal() else 0
+    return dict(offered_devices(capacity, {})).get(kind.resource, 0)
 
 
 def _template_of(model: Obj | None, kind: Accelerator) -> tuple[dict[str, str], list[Any], dict[str, str]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from diloco_operator.accelerators import CATALOGUE, NVIDIA_GPU, is_incidental
 from diloco_operator.api import names
+from diloco_operator.kube.quantities import quantity
 
 type Devices = tuple[tuple[str, int], ...]
 """Extended resources with their amounts, sorted by name."""
@@ -45,9 +47,9 @@ def claimed_devices(spec: Mapping[str, object]) -> Devices:
     return ()
 
 
-def _count(quantity: object) -> int:
+def _count(amount: object) -> int:
     """Return the quantity as a whole number, or 0 if it is missing or malformed."""
     try:
-        return int(str(quantity)) if quantity is not None else 0
+        return math.floor(quantity(str(amount)))
     except ValueError:
         return 0

@@ -34,6 +34,7 @@ def test_extended_resources_are_what_kubernetes_says(resource: str, extended: bo
         ({GPU: "8"}, {}, ((GPU, 8),)),  # a simulated node need not say what is allocatable
         ({}, {GPU: 8}, ((GPU, 8),)),
         ({}, {GPU: "many", NPU: None}, ((NPU, 0), (GPU, 0))),
+        ({}, {NPU: "1k"}, ((NPU, 1000),)),  # so the API server writes 1000
         ({}, {}, ()),
     ],
 )
