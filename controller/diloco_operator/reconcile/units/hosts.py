@@ -5,8 +5,10 @@ See docs/decisions/0102-failures-of-nodes-and-units.md.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from diloco.protocol.backoff import exponential
@@ -15,6 +17,7 @@ from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.api.spec import Pool, Restart
 from diloco_operator.api.status import MAX_HOST_FAILURES, MAX_HOSTS, HostFailure, HostStatus, UnitState
+from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.slices import Fleet, Slice, named_hosts
 from diloco_operator.placement.requirements import SliceRequirements
 from diloco_operator.reconcile.context import ReconcileContext
@@ -251,22 +254,34 @@ def has_place_elsewhere(context: ReconcileContext, pool: str, nodes: Collection[
     return sum(1 for _ in itertools.islice(places, waiting + 1)) > waiting
 
 
-class SpareSlices:
+class OtherSlices:
     """Free slices for the units of one pool that leave hosts which the job avoids. Without one, a unit whose restart budget is not used up
     goes on where it is: that costs no other job anything."""
 
     def __init__(self, fleet: Fleet, pool: str, requirements: SliceRequirements) -> None:
-        # Slices that are kept for no other job. This job gets them only when it asks for them.
-        unwanted = (slice_ for slice_, job in fleet.kept(requirements.shape, pool) if not job)
-        self._free: Iterator[Slice] = filter(requirements.suits, itertools.chain(fleet.free(requirements.shape, pool), unwanted))
+        self._fleet = fleet
+        self._pool = pool
         self._requirements = requirements
 
+    @functools.cached_property
+    def _free(self) -> Counter[Domain]:
+        """Domain -> free slices that are left."""
+        requirements = self._requirements
+        # Slices that are kept for no other job. This job gets them only when it asks for them.
+        unwanted = (slice_ for slice_, job in self._fleet.kept(requirements.shape, self._pool) if not job)
+        free = itertools.chain(self._fleet.free(requirements.shape, self._pool), unwanted)
+        return Counter(requirements.domain(slice_) for slice_ in free if requirements.suits(slice_))
+
     def take_for(self, slices: Sequence[Slice]) -> bool:
-        """Take a free slice for each slice of a unit that has a bad host. True if there were bad ones, and enough free ones: then the unit
-        should leave."""
-        bad = sum(any(host.node in self._requirements.avoided for host in slice_.hosts) for slice_ in slices)
-        taken = list(itertools.islice(self._free, bad))
-        if len(taken) < bad:
-            # Too few for this unit, which stays. They may be enough for another one.
-            self._free = iter(taken)
-        return 0 < bad == len(taken)
+        """Take free slices for a unit that has a bad host: in one domain, and as few as its good ones there allow. True if there were bad
+        ones, and enough free ones: then the unit should leave."""
+        good = [slice_ for slice_ in slices if not any(host.node in self._requirements.avoided for host in slice_.hosts)]
+        if len(good) == len(slices):
+            return False
+        there = Counter(map(self._requirements.domain, good))
+        lacks = {domain: len(slices) - there[domain] for domain, free in self._free.items() if there[domain] + free >= len(slices)}
+        if not lacks:
+            return False
+        domain = min(lacks, key=lacks.__getitem__)
+        self._free[domain] -= lacks[domain]
+        return True

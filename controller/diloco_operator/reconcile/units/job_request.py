@@ -31,7 +31,7 @@ from diloco_operator.reconcile.observe.pod_answers import admits
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.delegation import stuck_at
-from diloco_operator.reconcile.units.hosts import SpareSlices
+from diloco_operator.reconcile.units.hosts import OtherSlices
 from diloco_operator.reconcile.units.requirements import pool_requirements, pool_words
 from diloco_operator.reconcile.units.revocations import troubled_pools, units_kept_until
 from diloco_operator.reconcile.units.spares import with_spares
@@ -206,13 +206,13 @@ def _pool_units(
     units.counted_for_min = sum(map(_keeps_its_place, ended))
     asked_for = {record.name for record in waiting}
     candidates = [record for record in in_pool if record.state in _KEEP_ORDER and record.name not in asked_for]
-    spare = SpareSlices(context.observed.fleet, pool.name, requirements._replace(avoided=requirements.avoided.union(limits.avoid)))
+    others = OtherSlices(context.observed.fleet, pool.name, requirements._replace(avoided=requirements.avoided.union(limits.avoid)))
     # By number within a state. In an order that changed with each reconcile, equal units would take turns in leaving.
     for record in sorted(candidates, key=lambda record: (_KEEP_ORDER[record.state], record.number)):
         if not record.running and (limits.frees_slices or unit_rejection(context, record) is not None):
             # A slice for it would be taken from others, and given back at the next refusal.
             units.unable.append(record.name)
-        elif slice_ := _kept_slice(context, requirements, record, spare):
+        elif slice_ := _kept_slice(context, requirements, record, others):
             nodes = tuple(host.node for host in named_hosts(context.observed.fleet, requirements.shape, slice_))
             settling = record.name in staying or settled_at(context, record) is not None
             units.held.append(HeldUnit(record.name, nodes, _LEAVING_RANK[record.state], settling, leaving_cost, slice_))
@@ -233,7 +233,7 @@ def _pool_units(
     return units
 
 
-def _kept_slice(context: ReconcileContext, requirements: SliceRequirements, record: UnitStatusRecord, spare: SpareSlices) -> str:
+def _kept_slice(context: ReconcileContext, requirements: SliceRequirements, record: UnitStatusRecord, others: OtherSlices) -> str:
     """Return the name of the slice that the unit keeps, or "" if it keeps none."""
     # A unit with processes keeps its slice, whatever shape its pool has now.
     if record.running or not record.slice:
@@ -249,8 +249,7 @@ def _kept_slice(context: ReconcileContext, requirements: SliceRequirements, reco
         return ""
     if not requirements.near_enough(slices):
         return ""
-    leaves = spare.take_for(slices)
-    return "" if leaves else record.slice
+    return "" if others.take_for(slices) else record.slice
 
 
 def unit_rejection(context: ReconcileContext, record: UnitStatusRecord) -> Rejection | None:

@@ -9,6 +9,7 @@ from builders.jobs import Obj, a_job, template
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
 from builders.pods import is_bound, is_disrupted, is_unschedulable, starts, waits
 from builders.stage import Stage
+from diloco_operator.api.names import NODE_ZONE
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.report import UnitPhase
 
@@ -487,3 +488,18 @@ def test_one_spare_host_goes_to_the_unit_that_lacks_one_and_not_to_the_one_that_
     fails(stage, one_bad)
     assert set(stage.unit(one_bad)["slice"].split("+")) == {"gpu-3", "spare"}
     assert (stage.unit(two_bad)["slice"], stage.unit(two_bad)["state"]) == ("gpu-0+gpu-1", "Training")
+
+
+@pytest.mark.slow
+def test_a_unit_leaves_no_good_host_for_one_in_another_zone_and_goes_there_once_it_has_all_its_hosts() -> None:
+    def a_host(name: str, zone: str) -> Obj:
+        return a_gpu_node(name, labels={NODE_ZONE: zone})
+
+    job = a_job().with_restarts(20, "0s").with_gpu_pool(hosts=2, max=1)
+    stage = Stage(job, a_host("a-0", "za"), a_host("a-1", "za"), a_host("b-0", "zb")).train()
+    fails(stage, "h100-0", host=0, times=2)
+    assert hosts(stage) == {"a-0": (2, True)}
+    assert (stage.unit("h100-0")["slice"], stage.unit("h100-0")["state"]) == ("a-0+a-1", "Training")
+    stage.set_node(a_host("b-1", "zb"))
+    fails(stage, "h100-0", host=0)
+    assert (stage.unit("h100-0")["slice"], stage.unit("h100-0")["state"]) == ("b-0+b-1", "Training")
