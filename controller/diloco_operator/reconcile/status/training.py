@@ -58,7 +58,9 @@ def _too_small_syncer(context: ReconcileContext) -> str:
     spec, report = context.spec, context.observed.report
     if report is None or not report.parameters or context.is_part:
         return ""
-    learners = most_learners(spec)
+    pools, away = context.observed.job.all_pools, {pool.cluster for pool in context.observed.job.away}
+    by_hand = tuple(part for part in spec.parts if part.name not in away)
+    learners = most_learners(spec.model_copy(update={"learners": context.all_learners, "pools": pools, "parts": by_hand}))
     needed = syncer_sizes(report.parameters, learners, spec.training).memory
     asked = memory_of_syncer(spec, context.observed.config)
     return training_words.too_small_syncer(asked, needed, report.parameters, learners) if asked is not None and asked < needed else ""

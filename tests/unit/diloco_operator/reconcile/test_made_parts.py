@@ -248,6 +248,14 @@ def test_status_counts_the_units_of_all_clusters() -> None:
     assert (part["namespace"], part["state"], len(part["units"]), part["contributing"]) == ("there", "Training", 2, 1)
 
 
+def test_a_syncer_needs_memory_for_the_learners_of_all_clusters_once() -> None:
+    """Four units in all, each of which could be here or in tokyo."""
+    stage = a_stage(most=4, here=4, tokyo=4).train()
+    stage.all_contribute(parameters=1_100_000_000)
+    stage.settle()
+    assert "for 1.1 B parameters and 4 learners needs about" in stage.condition("Training")["message"]
+
+
 def test_status_says_why_a_part_cannot_be_made_and_since_when_its_cluster_is_silent() -> None:
     stage = a_stage()
     stage.parts["tokyo"] = PartView(problem="the operator knows no cluster tokyo", silent_since=START)
