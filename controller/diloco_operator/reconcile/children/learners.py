@@ -51,9 +51,9 @@ class LearnerPods:
         """The host list and all pods of an attempt whose nodes this grantor brings."""
         context, pool = self._context, self._context.pools[record.pool]
         gang = gang_label(context.observed.job.uid, record.name, record.attempt)
-        avoid = context.hosts.avoided
-        shape = context.shapes[record.pool]
-        needed = NodeRequirements(pool, shape, avoid, context.observed.fleet.signs, self._all_claim(shape))
+        shape, fleet = context.shapes[record.pool], context.observed.fleet
+        avoid = [node for node in context.hosts.avoided if fleet.node(node) is not None]
+        needed = NodeRequirements(pool, shape, avoid, fleet.signs, self._all_claim(shape))
         places = delegated_places(self._base(record.pool).spec, needed, gang, grantor)
         return self._attempt(record, grantor.places(context, record, places))
 

@@ -46,7 +46,7 @@ class NodeRequirements:
     pool: Pool
     shape: Shape
     avoid: Collection[str]
-    """Host names on which no pod may start."""
+    """Nodes on which no pod may start."""
     signs: Collection[Sign]
     """The dialects of labels that the nodes of the cluster speak."""
     claims: bool
@@ -98,14 +98,15 @@ def _joined(term: Mapping[str, Any], other: Mapping[str, Any]) -> Obj:
 def _wanted(template: Mapping[str, Any], needed: NodeRequirements) -> tuple[dict[str, str], list[Obj]]:
     """Labels that the node must have, and terms of affinity that are alternatives."""
     shape, capacity = needed.shape, needed.pool.capacity
-    without = [{"key": names.NODE_HOSTNAME, "operator": "NotIn", "values": sorted(needed.avoid)}] if needed.avoid else []
+    # By name, see `pinned`: each requirement has one value. Karpenter brings no node for pods that exclude one, be it by name or by label.
+    without = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in sorted(needed.avoid)]
     # If no label of the nodes tells the kind, the claim selects it.
     labelled = not needed.claims or any(sign.accelerator == shape.accelerator for sign in needed.signs)
     kinds = [_hardware(labels, shape) for labels in (spoken_labels(shape.accelerator, needed.signs) if labelled else ())] or [[]]
     paid: list[list[Obj]] = [[]]
     if capacity not in (None, Capacity.SCAVENGED):
         paid = expressions(CapacityType(capacity.value), only_cloud(needed.signs))
-    wanted = [[*kind, *how, *without] for kind, how in itertools.product(kinds, paid)]
+    wanted = [[*kind, *how] for kind, how in itertools.product(kinds, paid)]
     selector: dict[str, str] = {}
     if len(wanted) == 1:  # Autopilot and node auto-provisioning of GKE take no alternatives, and make nodes for plain selectors
         of_template = template.get("nodeSelector") or {}
@@ -114,7 +115,8 @@ def _wanted(template: Mapping[str, Any], needed: NodeRequirements) -> tuple[dict
         other = {key for key, value in plain.items() if of_template.get(key, value) != value}
         wanted = [[each for each in wanted[0] if each["key"] not in plain or each["key"] in other]]
         selector = {key: value for key, value in plain.items() if key not in of_template}
-    return selector, [{"matchExpressions": each} for each in wanted if each]
+    terms = [_joined({}, {"matchExpressions": each, "matchFields": without}) for each in wanted]
+    return selector, [term for term in terms if term]
 
 
 def _is_plain(expression: Obj) -> bool:

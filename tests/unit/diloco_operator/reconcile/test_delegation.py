@@ -186,6 +186,22 @@ def test_pods_of_a_tpu_slice_ask_for_one_node_pool_of_their_own() -> None:
     assert apart[0]["labelSelector"]["matchExpressions"][1] == {"key": names.LABEL_GANG, "operator": "NotIn", "values": [gang]}
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_pods_go_to_no_host_that_the_job_avoids_whatever_its_labels_say(there: bool) -> None:
+    """A host that is gone is not named: Karpenter brings no node for a pod that excludes some."""
+    nodes = [a_gpu_node("gpu-0", labels={names.NODE_HOSTNAME: "other"})] if there else []
+    stage = Stage(a_job().with_pools(a_growing_pool()), *nodes)
+    failures = [{"unit": "h100-9", "attempt": attempt, "at": format_timestamp(stage.now), "reason": "Crashed"} for attempt in (1, 2)]
+    until = format_timestamp(stage.now + 600)
+    stage.job["status"] = {"hosts": [{"node": "gpu-0", "failures": failures, "message": "", "avoidances": 1, "avoidedUntil": until}]}
+    stage.settle()
+    stage.syncer_starts()
+    stage.settle()
+    required = affinity(stage, "h100-0")["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    named = [term["matchFields"] for term in required["nodeSelectorTerms"] if "matchFields" in term]
+    assert named == ([[{"key": "metadata.name", "operator": "NotIn", "values": ["gpu-0"]}]] if there else [])
+
+
 def test_hosts_of_a_group_ask_for_hosts_of_their_own_in_one_zone() -> None:
     stage = a_stage(a_growing_pool(hosts=2))
     together = affinity(stage, "h100-0")["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
