@@ -35,7 +35,7 @@ class UnitMove:
     reason: str
     """If the unit ends, its reason afterwards. "" if the job does not want it any more, or if it does not end."""
     taken_by: str
-    """The unit that has this unit's former slice afterwards, as `namespace/job/unit`. "" if none has it."""
+    """The unit that gets this unit's former slice, as `namespace/job/unit`. "" if none gets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,10 @@ def difference(before: Iterable[JobOutlook], after: Iterable[JobOutlook]) -> Dif
     """Compare two outlooks. Jobs that are only in `before` count as units that end."""
     old, new = {job.key: job for job in before}, {job.key: job for job in after}
     units_before, units_after = _places(old), _places(new)
-    owners = {unit.slice: "/".join(key) for key, unit in units_after.items()}
+    # Units that share hosts have slices of one name: who was there before gets nothing.
+    owners = {
+        unit.slice: "/".join(key) for key, unit in units_after.items() if key not in units_before or units_before[key].slice != unit.slice
+    }
     moves = []
     for key in sorted(units_before.keys() | units_after.keys()):
         slice_before, slice_after = (units[key].slice if key in units else "" for units in (units_before, units_after))
