@@ -128,14 +128,14 @@ class ProblemBuilder:
     def _job(self, applicant: Applicant, stocks: dict[int, list[Stock]]) -> FlowJob:
         request = applicant.request
         fixed = [self._fixed.get((request.job, str(index)), 0) for index in range(len(request.pools))]
-        room = request.most - sum(len(pool.units) + pool.draining_or_completed for pool in request.pools)
-        most_new = max(0, room) + (request.may_move if room >= 0 else 0)
+        room = max(0, request.room)
+        most_new = room + (request.may_move if request.room >= 0 else 0)
         pools = tuple(self._pool(request, index, applicant, stocks, fixed[index], most_new) for index in range(len(request.pools)))
         least = request.min - sum(
             demand.counted_for_min + units for demand, units in zip(request.pools, fixed, strict=True) if not demand.scavenged
         )
         has = sum(pool.has for pool in pools)
-        most = has + max(0, room)
+        most = has + room
         attainable = sum(pool.has + pool.wanted for pool in pools if not pool.scavenged)
         return FlowJob(
             request.job,

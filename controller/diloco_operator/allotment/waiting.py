@@ -52,7 +52,7 @@ class WaitingJobs:
 
     def add(self, request: JobRequest, mask: int) -> bool:
         """Let the job wait. `mask` has the bits of its requirements. Returns whether the allotment may change."""
-        key, entry = (request.priority, request.min, request.most, request.pools), (request.created, request.job)
+        key, entry = (request.priority, request.min, request.room, request.pools), (request.created, request.job)
         line = self._lines.setdefault(key, _Line(mask, asks=not all(pool.admitted for pool in request.pools)))
         place = bisect.bisect_left(line.jobs, entry)
         line.jobs.insert(place, entry)

@@ -145,9 +145,9 @@ class JobRequest:
         return self.draining_or_completed + sum(pool.draining_or_completed for pool in self.pools)
 
     @property
-    def most(self) -> int:
-        """How many units its pools may have."""
-        return self.max - self.draining_or_completed
+    def room(self) -> int:
+        """How many more units it may have. Less than 0 if it has too many."""
+        return self.max - self.reserved - sum(len(pool.units) for pool in self.pools)
 
     def startable(self, pool: PoolRequest) -> tuple[str, ...]:
         """Return the units of `PoolRequest.new` that may get slices now."""

@@ -83,14 +83,12 @@ def job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecor
     # Draining units do not count: a pod that does not end must not keep the units of a renamed pool from starting.
     gone = sum(record.pool not in context.pools and record.state is UnitState.COMPLETED for record in ended)
     pools = _pool_requests(context, records, limits, gone)
-    if not chosen:
-        pools = with_spares(context, pools, spec.learners.max - gone)
     # Units whose slices no other job can get yet.
     occupying = [record for record in ended if _keeps_its_place(record) or _is_stuck(context, record)]
     if chosen:
         occupying += [record for record in records.values() if record.state not in _ENDED]
     occupied, shared = _occupied(context, occupying)
-    return JobRequest(
+    request = JobRequest(
         job=observed.job.key,
         priority=observed.priority,
         created=observed.job.created,
@@ -104,6 +102,7 @@ def job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecor
         runs=any(record.attempt for record in records.values()),
         places_chosen=chosen,
     )
+    return with_spares(context, request)
 
 
 def without_places(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Mapping[str, UnitStatusRecord]:

@@ -5,24 +5,23 @@ See docs/decisions/0207-allotment.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from diloco_operator.placement import JobRequest, PoolRequest
+from diloco_operator.placement import JobRequest
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 
-def with_spares(context: ReconcileContext, pools: Sequence[PoolRequest], most: int) -> list[PoolRequest]:
-    """Add spares to pools in which no unit waits for a slice. `most`: units that the job may have."""
-    room = max(0, most - sum(len(pool.units) + pool.draining_or_completed for pool in pools))
-    changed = []
-    for pool in pools:
-        waiting = min(pool.wanted, pool.max - len(pool.units) - pool.draining_or_completed, room)
-        if waiting <= 0 and pool.units and not context.finishing:
-            pool = replace(pool, spares=context.pools[pool.name].spares)
-        changed.append(pool)
-    return changed
+def with_spares(context: ReconcileContext, request: JobRequest) -> JobRequest:
+    """Add spares to pools in which no unit waits for a slice."""
+    if request.places_chosen or context.finishing:
+        return request
+    pools = []
+    for pool in request.pools:
+        waiting = min(pool.wanted, pool.max - len(pool.units) - pool.draining_or_completed, request.room)
+        pools.append(replace(pool, spares=context.pools[pool.name].spares) if waiting <= 0 and pool.units else pool)
+    return replace(request, pools=tuple(pools))
 
 
 def kept_spares(context: ReconcileContext, request: JobRequest | None, records: Iterable[UnitStatusRecord]) -> Mapping[str, int]:
