@@ -411,7 +411,7 @@ def _add_job(
         families["host_failures"].add_metric((*key, host.node), len(host.failures))
     if status.get("model"):
         families["snapshot_step"].add_metric(key, status["model"].get("step", 0))
-    if job.spec is not None:
+    if job.spec is not None and job.spec.syncer.at is None:  # a part's snapshots are at home, which exports them
         families["snapshot_interval_steps"].add_metric(key, job.spec.training.checkpoint.every_steps)
     _add_goodput(families, key, status.get("goodput"))
     _add_hours(families, key, "", status.get("goodput") or {})

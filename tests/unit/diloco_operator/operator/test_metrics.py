@@ -12,7 +12,8 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from aiohttp.web import Response
 from builders.fake_cluster import FakeCluster, FakeTelemetry, wall_clock
-from builders.jobs import a_manifest, tpu_pool
+from builders.job_cases import AT_HOME
+from builders.jobs import a_job, a_manifest, tpu_pool
 from builders.nodes import a_node, a_tpu_slice
 from builders.operator_process import series
 from builders.operator_run import an_api, an_operator, running
@@ -378,6 +379,14 @@ def test_the_link_of_each_part_is_measured_and_what_is_not_known_has_no_series()
     }  # fmt: skip
     assert {name: scrape.of_job(f"part_{name}", part="tokyo") for name in expected} == expected
     assert {scrape.of_job(f"part_{name}", part="osaka") for name in expected} == {None}
+
+
+def test_a_part_has_no_interval_of_snapshots_since_it_writes_none() -> None:
+    part = a_job("lm").in_namespace("default").with_pool(max=1).with_spec(syncer={"at": AT_HOME}).build()
+    metrics = Metrics()
+    metrics.jobs.follow(lambda: [CachedJob(parse_job(part), status(720))], lambda _: None, lambda: 0.0)
+    seen = Scrape(generate_latest(metrics.registry).decode())
+    assert (seen.of_job("outer_step"), seen.of_job("snapshot_step"), seen.of_job("snapshot_interval_steps")) == (720, None, None)
 
 
 def status(step: int) -> bytes:
