@@ -50,12 +50,16 @@ CHECKS = (
 )
 
 
+_WHERE_THE_SYNCER_IS = {Check.STORAGE_CLASS, Check.VOLUME}
+"""Checks that say nothing about a part: its syncer, with the volume, is in another cluster."""
+
+
 def examine(facts: Facts) -> tuple[Finding, ...]:
     """Run all checks. If something could not be read, each check that needs it has a finding that says so."""
     scopes = {Scope.CLUSTER: True, Scope.NAMESPACE: bool(facts.namespace), Scope.JOB: facts.job is not None}
     findings: list[Finding] = []
     for row in CHECKS:
-        if not scopes[row.scope]:
+        if not scopes[row.scope] or (facts.is_part and row.check in _WHERE_THE_SYNCER_IS):
             continue
         try:
             findings += row.run(facts)

@@ -69,6 +69,8 @@ def pools(facts: Facts) -> Iterator[Finding]:
             yield warning(
                 Check.POOLS, where, f"{status.reason}: {status.message}", "; ".join(status.remedies or ()) or "wait for other jobs"
             )
+        elif pool.cluster:
+            yield ok(Check.POOLS, where, f"its nodes are in cluster {pool.cluster}: doctor there looks at them")
         elif not counts.total and not pool.provisioning.brings_nodes and pool.learners.max:
             devices = f", but {counts.other_devices_count} with {', '.join(counts.other_devices)}" if counts.other_devices else ""
             odd = "; ".join(f"{oddity.nodes} with {oddity.what}" for oddity in counts.odd)
@@ -91,6 +93,9 @@ def _remedy(pool: Pool, other_devices: bool) -> str:
 def syncer(facts: Facts) -> Iterator[Finding]:
     """Find whether the syncer runs and learners reach it."""
     assert facts.job is not None, "a check of a job"
+    if facts.is_part:
+        yield _reached(facts, "syncer at home", "check the way to its cluster: extraEgress in the chart's values, and firewalls")
+        return
     name = names.syncer_pod_name(facts.job["metadata"]["name"])
     where = f"pod {name}"
     pod = next((candidate for candidate in facts.of(names.PODS) if candidate["metadata"]["name"] == name), None)
@@ -107,17 +112,17 @@ def syncer(facts: Facts) -> Iterator[Finding]:
             Check.SYNCER, where, f"it is {status.get('phase') or 'Pending'}{': ' + why if why else ''}", f"kubectl describe pod {name}"
         )
         return
+    yield _reached(facts, where, "check the namespace's NetworkPolicies, the cluster's DNS, and a service mesh")
+
+
+def _reached(facts: Facts, where: str, remedy: str) -> Finding:
     reach = read(facts.reach) if facts.reach is not None else None
     if reach is None:
-        yield warning(
-            Check.SYNCER, where, "it runs; whether learners reach it was not checked: no pod of a learner runs", "look again once one does"
-        )
-    elif reach.error:
-        message = f"pod {reach.pod} does not reach it at {reach.address}: {reach.error}"
-        remedy = "check the namespace's NetworkPolicies, the cluster's DNS, and a service mesh"
-        yield error(Check.SYNCER, where, message, remedy)
-    else:
-        yield ok(Check.SYNCER, where, f"pod {reach.pod} reaches it at {reach.address}")
+        message = "whether learners reach it was not checked: no pod of a learner runs"
+        return warning(Check.SYNCER, where, message, "look again once one does")
+    if reach.error:
+        return error(Check.SYNCER, where, f"pod {reach.pod} does not reach it at {reach.address}: {reach.error}", remedy)
+    return ok(Check.SYNCER, where, f"pod {reach.pod} reaches it at {reach.address}")
 
 
 def _waiting(status: Mapping[str, Any]) -> str:

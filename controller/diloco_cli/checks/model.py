@@ -148,11 +148,17 @@ class Facts:
 
     @property
     def spec(self) -> Spec | None:
-        """The spec of the job. None if there is no job or its spec is not valid."""
+        """The spec of the job, with the pools of this cluster alone. None if there is no job or its spec is not valid."""
         try:
-            return load(self.job).spec if self.job is not None else None
+            spec = load(self.job).spec if self.job is not None else None
         except InvalidJob:
             return None
+        return spec and spec.model_copy(update={"pools": tuple(pool for pool in spec.pools if not pool.cluster)})
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the job's syncer is in another cluster."""
+        return self.spec is not None and self.spec.syncer.at is not None
 
     @property
     def job_name(self) -> str:

@@ -64,7 +64,7 @@ def _silent_pods(facts: Facts, hard: Mapping[str, Any]) -> Iterator[tuple[str, s
         spec = facts.spec
         template = spec.syncer.template.spec if spec is not None and spec.syncer.template is not None else {}
         set_in_template = _set(template, names.SYNCER_CONTAINER, kind, name)
-        if not set_in_template and not _of_configuration(facts, kind, name):
+        if not facts.is_part and not set_in_template and not _of_configuration(facts, kind, name):
             yield "the syncer", f"config.syncer{name.capitalize()}{'Limit' if kind == 'limits' else ''} of the chart", resource
         for pool in spec.pools if spec is not None else ():
             if not _set(pool.template.spec, names.LEARNER_CONTAINER, kind, name):
@@ -173,8 +173,8 @@ def _template_marks(spec: Spec) -> Sequence[Mapping[str, str]]:
     if spec.syncer.template is not None:
         templates.append(spec.syncer.template)
     pod_marks = [{**template.metadata.annotations, **template.metadata.labels} for template in templates]
-    # A syncer without a template has no mark that keeps it out, so the mesh takes it.
-    return pod_marks if spec.syncer.template is not None else [*pod_marks, {}]
+    # A syncer without a template has no mark that keeps it out, so the mesh takes it. A part has no syncer here.
+    return pod_marks if spec.syncer.template is not None or spec.syncer.at is not None else [*pod_marks, {}]
 
 
 def _stays_out(marks: Mapping[str, str], out: str) -> bool:

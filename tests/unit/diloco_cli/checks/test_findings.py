@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from builders.dra import a_device_slice, a_dra_node
 from builders.facts import NOW, TEAM, a_class, a_deployment, a_lease, a_namespace, a_service, an_election, facts, of, one, the_crd, worst
+from builders.job_cases import AT_HOME
 from builders.jobs import Obj, a_job
 from builders.nodes import a_gpu_node, a_node, a_tpu_node
 from click import Context
@@ -423,6 +424,37 @@ def test_whether_a_learner_reaches_the_syncer() -> None:
     waits: Obj = {"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]}
     pod[names.PODS][0]["status"] = {"phase": "Pending", **waits}
     assert one(with_job(objects=pod), Check.SYNCER).message == "it is Pending: ImagePullBackOff"
+
+
+def test_a_pool_of_another_cluster_is_not_looked_for_here() -> None:
+    job = a_job().with_learners(1, 2).with_gpu_pool(max=1, processesPerHost=8).in_namespace(TEAM)
+    job = job.with_pool("tokyo", accelerator="tpu-v6e", topology="2x2", cluster="tokyo", max=1)
+    strict = a_namespace({"pod-security.kubernetes.io/enforce": "restricted"})  # programs on GPUs may run so, and those on TPUs not
+    found = with_job(job.build(), {names.NAMESPACES: [strict]})
+    assert [(pool.level, pool.where) for pool in of(found, Check.POOLS)] == [(Level.OK, "pool h100"), (Level.OK, "pool tokyo")]
+    assert one(found, Check.POD_SECURITY).level is Level.OK
+    short = {"name": "tokyo", "cluster": "tokyo", "reason": "NoFreeSlice", "message": "no slice of tpu-v6e 2x2 is free"}
+    of_tokyo = of(with_job(job.with_status(pools=[short]).build()), Check.POOLS)[1]
+    assert (of_tokyo.level, of_tokyo.message) == (Level.WARNING, "NoFreeSlice: no slice of tpu-v6e 2x2 is free")
+
+
+def test_a_part_needs_no_volume_and_no_syncer_here_but_its_learners_reach_the_one_at_home() -> None:
+    job = a_gpu_job()
+    job["spec"]["syncer"] = {"at": AT_HOME}
+    template = job["spec"]["pools"][0]["template"]
+    template["metadata"] = {"labels": {"sidecar.istio.io/inject": "false"}}
+    template["spec"]["containers"][0]["resources"] = {"limits": {"memory": "1Gi"}}
+    objects = {
+        names.STORAGE_CLASSES: [],
+        names.QUOTAS: [a_quota(hard={"limits.memory": "1Ti"})],
+        names.NAMESPACES: [a_namespace({"istio-injection": "enabled"})],
+    }
+    found = examine(with_job(job, objects))
+    assert {each.check for each in found} == set(Check) - {Check.STORAGE_CLASS, Check.VOLUME}
+    assert [each for each in found if each.level is not Level.OK and each.check is not Check.JOB] == []
+    unreached = one(with_job(job, reach=Reach("p", "syncer.example.com:7077", "TimeoutError: timed out")), Check.SYNCER)
+    assert (unreached.level, unreached.where) == (Level.ERROR, "syncer at home")
+    assert "extraEgress" in unreached.remedy
 
 
 def test_only_errors_are_errors() -> None:
