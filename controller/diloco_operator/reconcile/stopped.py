@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diloco_operator.api.reasons import EventReason
+from diloco_operator.api.state import OVER
 from diloco_operator.api.status import UnitState
 from diloco_operator.placement import JobRequest
 from diloco_operator.plan import Delete, Event, Plan
@@ -18,7 +19,7 @@ from diloco_operator.reconcile.grantors.registry import grantor_patches
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.status import conditions, ending_words
-from diloco_operator.reconcile.status.assembly import assemble, with_conditions, with_ends_of_programs
+from diloco_operator.reconcile.status.assembly import assemble, with_conditions, with_ends_of_programs, with_parts
 from diloco_operator.reconcile.status.contributing import contributing_units
 from diloco_operator.reconcile.status.ending import JobEnd, RecordedEnd, time_to_live
 from diloco_operator.reconcile.status.events import unit_events
@@ -115,13 +116,13 @@ def record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
 
 def clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
     """Delete the pods that do not end by themselves, and the job itself when its time to live is over. Status still follows what happens to
-    the model. The parts of a complete job end by themselves, and those of a failed one give their hardware back."""
+    the model and to the parts. Those of a complete job end by themselves, and those of a failed one give their hardware back."""
     job = context.observed.job
     removal = remove_all(context, prune_pods_of_finished_job(context, ended_at=end.at, complete=end.complete))
     retention = claim_retention(context)
     delete, due = time_to_live(context, end, retention)
     records = {**context.records_before, **(ends_after_the_job(context, end.at) if end.complete else {})}
-    status = with_ends_of_programs(context, ended_status(context, retention), records)
+    status = with_ends_of_programs(context, with_parts(context, ended_status(context, retention)), records)
     status["conditions"] = merge(status["conditions"], conditions.accepted(job.problems), job.generation, context.now)
     write = write_status(context.observed, status, context.now, of_units=lambda: unit_events(context.records_before, records))
     return Plan(
@@ -130,10 +131,18 @@ def clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
         status=write.action,
         deletes=(*removal.deletes, *([delete] if delete is not None else [])),
         events=write.events,
-        requeue_after=earliest(context.now, (*removal.deadlines, due, retention.retry_at, write.due)),
+        requeue_after=earliest(context.now, (*removal.deadlines, due, retention.retry_at, write.due, _parts_due(context, end))),
         reservations=bound_nodes(job, context.observed.pods, context.observed.fleet),
         request=JobRequest(job.key),
     )
+
+
+def _parts_due(context: ReconcileContext, end: RecordedEnd) -> float | None:
+    """When to look again at the parts of a complete job. None if all have ended. It asks for nothing there, so an operator that has just
+    started is not told when they change."""
+    views = [view for part in context.spec.parts if (view := context.observed.parts.get(part.name)) is not None]
+    ended = all(view.silent_since is None and (view.job is None or view.job.state.state in OVER) for view in views)
+    return None if ended or not end.complete else context.now + context.observed.config.resync_interval
 
 
 def start_again(context: ReconcileContext, start: SecondStart) -> Plan:

@@ -109,9 +109,22 @@ def assemble(
         **({"unschedulableNodes": write_nodes(scaling.avoid)} if scaling.avoid else {}),
         **({"hosts": [host.written() for host in context.hosts.records.values()]} if context.hosts.records else {}),
         "selector": f"{names.LABEL_JOB}={job.name},{names.LABEL_COMPONENT}={names.COMPONENT_LEARNER}",
-        "poolSummary": ", ".join(f"{pool['name']} {pool['contributing']}/{pool['placed']}" for pool in pools)[:1024],
-        "pools": pools,
+        **_summed(pools),
     }
+
+
+def with_parts(context: ReconcileContext, status: dict[str, Any]) -> dict[str, Any]:
+    """Return the status of a job that is over with what its parts say now: they give their hardware back after its end."""
+    if not context.spec.parts:
+        return status
+    ended = replace(context, report=None)  # the syncer has ended, and its last report says nothing about now
+    here = [pool for pool in status.get("pools") or () if not pool.get("cluster")]
+    return {**status, "parts": _parts(ended, status), **_summed([*here, *_pools_away(ended)])}
+
+
+def _summed(pools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    summary = ", ".join(f"{pool['name']} {pool['contributing']}/{pool['placed']}" for pool in pools)
+    return {"poolSummary": summary[:1024], "pools": pools}
 
 
 def _outside(context: ReconcileContext) -> list[dict[str, Any]]:
@@ -151,7 +164,7 @@ def _parts(context: ReconcileContext, state: Mapping[str, Any]) -> list[dict[str
         if "units" in heard:
             heard["units"] = _ended(heard["units"], state, context.now)
             if not running:
-                heard |= {"contributing": 0, "tokensPerSecond": 0.0}
+                heard = {key: value for key, value in heard.items() if key not in _OF_NOW} | {"contributing": 0, "tokensPerSecond": 0.0}
         entries.append({"name": part.name, **heard, **_stated(context, part.name, old, running=running)})
     return entries
 
@@ -162,6 +175,8 @@ def _by_name(entries: Iterable[dict[str, Any]] | None) -> dict[str, dict[str, An
 
 _HEARD = ("units", "contributing", *PART_FIGURES)
 """What the syncer knows of a part."""
+_OF_NOW = frozenset({"mergeShare", "roundTripSeconds", "receivedBytesPerSecond", "sentBytesPerSecond"})
+"""What is measured of the link while units train."""
 
 
 _TOLD_NOTHING = 180.0

@@ -10,6 +10,7 @@ from builders.jobs import a_job
 from builders.nodes import a_tpu_node
 from builders.pods import exits
 from builders.stage import START, Stage
+from diloco.contract import Exit
 from diloco_operator.api.goodput import MAX_KINDS
 from diloco_operator.api.names import FINALIZER_PARTS
 from diloco_operator.kube.timestamps import format_timestamp
@@ -41,14 +42,22 @@ def wanted(stage: Stage) -> WantedPart:
     return part
 
 
-def runs(stage: Stage, placed: int, *, waiting_since: float | None = None, silent_since: float | None = None, **goodput: object) -> None:
+def runs(
+    stage: Stage,
+    placed: int,
+    *,
+    state: str = "Training",
+    waiting_since: float | None = None,
+    silent_since: float | None = None,
+    **goodput: object,
+) -> None:
     """The part exists in tokyo, and `placed` of its units have hardware. `goodput`: fields of its status.goodput."""
     waits = {"waitingSince": format_timestamp(waiting_since)} if waiting_since is not None else {}
     pool = {"name": "far", "placed": placed, "reason": "", "message": "", **waits}
     job = {
         "metadata": {"name": "bytes-lm", "uid": "far-uid", "labels": {"diloco.dev/home": stage.job["metadata"]["uid"]}},
         "spec": {},
-        "status": {"state": "Training", "reason": "QuorumContributing", "pools": [pool], "goodput": goodput},
+        "status": {"state": state, "pools": [pool], "goodput": goodput},
     }
     stage.parts["tokyo"] = PartView(project_part_job(job), silent_since=silent_since, namespace="there")
 
@@ -198,6 +207,48 @@ def test_no_unit_elsewhere_contributes_to_a_syncer_that_has_ended(ends: bool, st
     assert [unit["state"] for unit in part["units"]] == [state, "Disconnected"]
     assert (part["contributing"], part["tokensPerSecond"]) == (0, 0.0)
     assert stage.reconcile_only().status is None, "it is said once"
+
+
+@pytest.mark.parametrize(("code", "over", "there"), [(Exit.COMPLETE, "Complete", "Complete"), (Exit.BAD_STATE, "Failed", "Suspended")])
+def test_a_job_that_is_over_shows_when_its_parts_have_given_their_hardware_back_and_what_they_cost(
+    code: Exit, over: str, there: str
+) -> None:
+    stage = a_stage().train()
+    runs(stage, 2, acceleratorHours={"tpu-v6e": 12.5})
+    stage.syncer_says("far-0", 1, UnitPhase.CONTRIBUTING)
+    stage.settle()
+    exits(stage.syncer, code, stage.now)
+    stage.settle()
+    assert (stage.status["state"], stage.status["parts"][0]["state"], stage.status["pools"][1]["placed"]) == (over, "Training", 2)
+    stage.now += 7200
+    runs(stage, 2, silent_since=stage.now - 60, acceleratorHours={"tpu-v6e": 12.5})
+    stage.settle()
+    assert stage.status["parts"][0]["silentSince"] == format_timestamp(stage.now - 60)
+    stage.now += 60
+    runs(stage, 0, state=there, acceleratorHours={"tpu-v6e": 14.5})
+    stage.settle()
+    [part], [_, far] = stage.status["parts"], stage.status["pools"]
+    assert (part["state"], part["acceleratorHours"], "silentSince" in part) == (there, {"tpu-v6e": 14.5}, False)
+    assert (far["placed"], far["contributing"], stage.status["poolSummary"]) == (0, 0, "v5p 0/0, far 0/0")
+    assert part["units"][0]["tokens"] == part["tokens"] > 0, "the final account stays"
+    assert stage.reconcile_only().status is None, "it is said once"
+
+
+def test_an_operator_that_starts_after_the_end_looks_again_until_the_parts_have_ended() -> None:
+    stage = a_stage().train()
+    runs(stage, 2)
+    exits(stage.syncer, 0, stage.now)
+    stage.settle()
+    stage.now += 7200  # its pods have ended, and nothing else is due
+    stage.settle()
+    stage.kubelets_finish_deletions()
+    for view in (PartView(silent_since=stage.now), stage.parts["tokyo"]):
+        stage.parts["tokyo"] = view
+        stage.settle()
+        assert stage.reconcile_only().requeue_after == pytest.approx(stage.config.resync_interval, abs=0.01)
+    runs(stage, 0, state="Complete")
+    stage.settle()
+    assert stage.reconcile_only().requeue_after is None
 
 
 def test_learners_outside_and_units_of_a_part_may_be_the_quorum_together() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from builders.jobs import a_job, with_field
 from builders.nodes import a_tpu_node
+from builders.pods import exits
 from builders.reports import a_report
 from builders.stage import Stage
 from diloco import contract
@@ -257,6 +258,19 @@ def test_what_is_measured_of_a_link_is_written_with_the_other_figures_and_causes
     home.now += home.config.progress_interval
     home.settle()
     assert link_of(home.status) == MEASURED | {"receivedBytesPerSecond": 42_000_000, "sentBytesPerSecond": 21_000_000}
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_of_the_link_to_a_syncer_that_has_ended_only_the_bytes_stay(ends: bool) -> None:
+    home = with_a_measured_link(a_home(units=3).train())
+    if ends:
+        exits(home.syncer, 0, home.now)
+    else:
+        home.edit(suspend=True)
+    for _ in range(3):
+        home.settle()
+        home.kubelets_finish_deletions()
+    assert link_of(home.status) == {"receivedBytes": 2500, "sentBytes": 900}
 
 
 def test_home_keeps_what_it_knew_of_a_part_while_its_own_syncer_is_silent() -> None:
