@@ -221,6 +221,7 @@ def _hardware(pool: Mapping[str, Any]) -> str:
     parts += [plural(pool["hosts"], "host")] if pool.get("hosts", 1) > 1 else []
     parts += [f"{pool['acceleratorsPerHost']} on each host"] if pool.get("acceleratorsPerHost") else []
     parts += [str(pool["capacity"])] if pool.get("capacity") else []
+    parts += [f"in cluster {pool['cluster']}"] if pool.get("cluster") else []
     return ", ".join(parts)
 
 

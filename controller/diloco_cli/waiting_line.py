@@ -54,7 +54,7 @@ def all_places(jobs: Iterable[Obj], priorities: Iterable[Obj]) -> dict[str, dict
     waiting: dict[Hardware, list[_Rank]] = {}
     pools: dict[str, dict[str, tuple[Hardware, _Rank]]] = {}
     for obj in jobs:
-        short = _short(obj)
+        short = short_here(Status.model_validate(obj.get("status") or {}))
         if not short:
             continue
         try:
@@ -80,9 +80,9 @@ def _rank(job: Obj, spec: Spec, priority: int) -> _Rank:
     return _Rank(placed >= spec.learners.min, -priority, created, f"{meta['namespace']}/{meta['name']}/{meta['uid']}")
 
 
-def _short(job: Obj) -> set[str]:
-    """Names of the job's pools that wait for hardware."""
-    return {pool.name for pool in Status.model_validate(job.get("status") or {}).pools if lack_of(pool.reason).of_slices}
+def short_here(status: Status) -> set[str]:
+    """Names of the pools that wait for hardware of this cluster. What others have, and who waits there, is not known here."""
+    return {pool.name for pool in status.pools if not pool.cluster and lack_of(pool.reason).of_slices}
 
 
 def _hardware(pool: Pool) -> Hardware:

@@ -16,7 +16,6 @@ import click
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api.job import InvalidJob, load
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, KIND, NODES, PRIORITY_CLASSES
-from diloco_operator.api.reasons import lack_of
 from diloco_operator.fleet import Inventory
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.kube.client import Client, Forbidden, Obj, Resource
@@ -30,7 +29,7 @@ from diloco_cli.jobs import find_job, unit_of
 from diloco_cli.kubectl.explanation_text import explanation_text
 from diloco_cli.kubectl.unit_job import UnitJob, UnitTarget, on_unit_cluster, unit_target_options
 from diloco_cli.view_model import JobView
-from diloco_cli.waiting_line import Place, places
+from diloco_cli.waiting_line import Place, places, short_here
 
 _MOST_EVENTS = 2000
 """Most events of a job that are read. By default the API server keeps an event for an hour."""
@@ -78,7 +77,7 @@ async def explained(
     events = await _readable(client, EVENTS, namespace, notes, "events of the namespace", selector=selector, most=_MOST_EVENTS)
     facts: dict[str, PoolFacts] = {}
     line: Mapping[str, Place] = {}
-    short = [pool.name for pool in view.status.pools if lack_of(pool.reason).of_slices]
+    short = short_here(view.status)
     if short:
         nodes = await _readable(client, NODES, "", notes, "nodes of the cluster")
         if nodes is not None:

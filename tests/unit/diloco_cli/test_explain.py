@@ -287,6 +287,25 @@ async def test_pools_of_hosts_and_pools_that_the_spec_lost_are_described(cluster
 
 
 @on_a_cluster
+async def test_a_pool_in_another_cluster_is_not_described_by_the_nodes_and_the_queue_of_this_one(cluster: FakeCluster) -> None:
+    await begin(cluster)
+    pools = [tpu_pool("v5p", topology="2x2x1"), tpu_pool("far", topology="2x2x1", cluster="tokyo")]
+    changed = {"pools": pools, "syncer": {"externalAddress": "syncer.example.com"}}
+    await cluster.api.patch(DILOCO_JOBS, "team", "bytes-lm", {"spec": changed})
+    await cluster.api.create(NODES, a_tpu_node("here"))
+    waits = a_pool("far", cluster="tokyo", reason="NoFreeSlice", message="both slices are in use")
+    await set_status(
+        cluster, state="Training", conditions=conditions(Training="True"), learners=learners(1, 2), units=[unit()],
+        pools=[a_pool(), waits],
+    )  # fmt: skip
+    text = await page(cluster)
+    assert "POOL far (tpu-v5p 2x2x1, in cluster tokyo)" in text
+    assert "NoFreeSlice: both slices are in use" in text
+    assert "nodes now" not in text
+    assert "in line" not in text
+
+
+@on_a_cluster
 async def test_a_pool_of_a_kind_from_the_operators_catalogue_file_says_why_its_nodes_are_not_shown(cluster: FakeCluster) -> None:
     await begin(cluster)
     custom = a_manifest("own", namespace="team", pools=[gpu_pool("npu", accelerator="acme-npu"), tpu_pool(topology="2x2x1")])

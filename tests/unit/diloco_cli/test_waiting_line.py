@@ -45,6 +45,17 @@ def test_only_jobs_that_wait_for_the_same_hardware_count() -> None:
     assert places(job, [job, *others], ()) == {"a": Place(1, 1), "b": Place(2, 2)}
 
 
+def test_a_pool_in_another_cluster_has_no_place_among_those_of_this_one() -> None:
+    far, near = tpu_pool("far", cluster="tokyo"), tpu_pool("near")
+    job = waiting("mine", 5, pools=(far, near))
+    job["spec"]["syncer"] = {"externalAddress": "syncer.example.com"}
+    job["status"]["pools"][0]["cluster"] = "tokyo"
+    other = waiting("other", 6)
+    assert places(job, [job, other], ()) == {"near": Place(1, 2)}
+    job["status"]["pools"].pop()
+    assert places(other, [job, other], ()) == {"v5p": Place(1, 1)}
+
+
 def test_a_job_that_cannot_be_read_counts_as_not_there() -> None:
     broken = waiting("broken", 1)
     broken["spec"]["pools"] = "none"
