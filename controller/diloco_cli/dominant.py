@@ -84,7 +84,7 @@ def _over(view: JobView) -> Dominant | None:
         return None
     kind = ConditionType.COMPLETE if view.complete else ConditionType.FAILED
     condition = _condition(view, kind)
-    step = f"{_at_home(view, 'export')} -o model.safetensors"
+    step = f"{at_home(view, 'export')} -o model.safetensors"
     if not view.complete:
         step = f"remove the cause, then kubectl diloco retry {_job(view)}"
     return _of_condition(Cause.OVER, condition, step)
@@ -104,8 +104,9 @@ def _refused(view: JobView) -> Dominant | None:
 def _suspended(view: JobView) -> Dominant | None:
     if not view.suspend and view.state is not JobState.SUSPENDED:
         return None
-    condition = _condition(view, ConditionType.SUSPENDED)
-    return _of_condition(Cause.SUSPENDED, condition, f"kubectl diloco resume {_job(view)}")
+    condition = _condition(view, ConditionType.TRAINING if view.waits_for_home else ConditionType.SUSPENDED)
+    at_its_home = view.made or view.waits_for_home  # which writes spec.suspend of a part that it has made
+    return _of_condition(Cause.SUSPENDED, condition, at_home(view, "status") if at_its_home else f"kubectl diloco resume {_job(view)}")
 
 
 def _blocked(view: JobView) -> Dominant | None:
@@ -115,7 +116,7 @@ def _blocked(view: JobView) -> Dominant | None:
 
 def _syncer(view: JobView) -> Dominant | None:
     condition = _concerning(view, Concern.SYNCER)
-    return _of_condition(Cause.SYNCER, condition, _at_home(view, "logs", "syncer ")) if condition else None
+    return _of_condition(Cause.SYNCER, condition, at_home(view, "logs", "syncer ")) if condition else None
 
 
 def _pods(view: JobView) -> Dominant | None:
@@ -213,7 +214,7 @@ def _job(view: JobView) -> str:
     return f"{view.name} {view.flags}"
 
 
-def _at_home(view: JobView, command: str, argument: str = "") -> str:
+def at_home(view: JobView, command: str, argument: str = "") -> str:
     """A command about the syncer or its volume, which a part has in the cluster of its job."""
     home = view.status.home
     if home is not None and home.name:

@@ -11,7 +11,7 @@ from typing import Any
 from diloco.wording import loss_text
 from diloco_operator.api.conditions import TERMINAL, ConditionType
 from diloco_operator.api.consequences import Concern, Follows, Lack
-from diloco_operator.api.names import learner_pod_name
+from diloco_operator.api.names import LABEL_HOME, learner_pod_name
 from diloco_operator.api.reasons import CONDITION_REASONS, ConditionReason, EventReason, Severity, concern_of, follows, lack_of
 from diloco_operator.api.state import JobState, state_on_record
 from diloco_operator.api.status import Condition, ConditionStatus, Status, UnitState, UnitStatus
@@ -45,6 +45,8 @@ class JobView:
     """None if the operator has not seen the job."""
     context: str = ""
     """The kubeconfig's context of its cluster. "" if it is the one of the command."""
+    made: bool = False
+    """It is a part that the operator at home has made and writes."""
 
     @classmethod
     def of(cls, obj: Obj, context: str = "") -> JobView:
@@ -58,6 +60,7 @@ class JobView:
             checked,
             state_on_record(status),
             context,
+            LABEL_HOME in (metadata.get("labels") or {}),
         )
 
     @property
@@ -95,9 +98,16 @@ class JobView:
         """Nothing of the job runs, though it has not ended. `suspend` is what the spec asks for."""
         return self.holds(ConditionType.SUSPENDED)
 
+    @property
+    def waits_for_home(self) -> bool:
+        """Whether it is a part that has given its hardware back because it has not heard of home for too long."""
+        return self.state is JobState.SUSPENDED and not self.suspend and self.status.home is not None
+
     def why(self) -> str:
         """Why the job is in its state: the message of the condition that decides the state."""
         conditions = {condition.type: condition for condition in self.status.conditions}
+        if self.waits_for_home and ConditionType.TRAINING in conditions:
+            return conditions[ConditionType.TRAINING].message
         reason = self.status.reason
         concern = concern_of(reason)
         if concern is Concern.HARDWARE and ConditionType.PLACED in conditions:

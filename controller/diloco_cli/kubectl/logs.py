@@ -14,6 +14,7 @@ from diloco_operator.api.status import UnitStatus
 from diloco_operator.kube.client import Client
 
 from diloco_cli.cluster import CommandError
+from diloco_cli.dominant import at_home
 from diloco_cli.jobs import find_job, unit_of
 from diloco_cli.kubectl.drain import describe
 from diloco_cli.pod_logs import PodLogs, Source, log_pieces
@@ -50,6 +51,8 @@ _COLLECTED = "It took its log along: older logs are where your cluster collects 
 
 
 def _why_no_syncer(view: JobView) -> str:
+    if view.status.home is not None and view.status.home.name:
+        return f"a part has none; {at_home(view, 'logs', f'{SYNCER} ')}"
     if view.is_suspended or view.suspend:
         return f"the job is suspended, so its pod was deleted. {_COLLECTED}. `kubectl diloco resume {view.name}` starts a new one"
     if view.over:

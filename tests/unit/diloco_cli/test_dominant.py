@@ -8,6 +8,7 @@ import pytest
 from builders.cluster_scenes import NOW, conditions, unit
 from builders.jobs import Obj, a_manifest
 from diloco_cli.dominant import Cause, Dominant, Upcoming, dominant, upcoming_of
+from diloco_cli.status_text import headline
 from diloco_cli.view_model import JobView
 
 IN_42_SECONDS = "2026-11-20T21:01:42Z"
@@ -16,8 +17,9 @@ SHORT: dict[str, Any] = {"pools": [A_POOL], "learners": {"placed": 2, "min": 1, 
 BELOW: dict[str, Any] = {"pools": [A_POOL], "learners": {"placed": 0, "min": 1, "max": 4}}
 
 
-def a_view(*units: Obj, spec: Obj | None = None, **status: Any) -> JobView:
+def a_view(*units: Obj, spec: Obj | None = None, labels: Obj | None = None, **status: Any) -> JobView:
     job = a_manifest("lm", namespace="team", spec=spec)
+    job["metadata"]["labels"] = labels or {}
     return JobView.of({**job, "status": {"state": "Training", **status, "units": list(units)}})
 
 
@@ -33,6 +35,7 @@ ASKED = unit("v5p-4", "Starting", 1, reason="WaitingForNodes", message="asked th
 STARTS = unit("v5p-5", "Joining", 1, reason="TakingParameters", message="receives")
 EXPORT = "Let the job complete, or export the model: kubectl diloco export lm -n team. Do not suspend the job."
 HOME: Obj = {"part": "tokyo", "name": "whole", "namespace": "there"}
+MADE: Obj = {"diloco.dev/home": "uid-whole"}
 SYNCER = said("Training", "False", "SyncerStarting")
 TAKEN = said("Training", "False", "NameTaken")
 
@@ -87,12 +90,28 @@ def test_a_cause_has_the_words_of_the_operator_the_meaning_of_the_reason_and_a_n
             "in the cluster of job whole: kubectl diloco export whole -n there -o model.safetensors",
         ),
         (a_view(spec={"suspend": True}), "kubectl diloco resume lm -n team"),
+        (a_view(spec={"suspend": True}, home=HOME), "kubectl diloco resume lm -n team"),
+        (
+            a_view(spec={"suspend": True}, home=HOME, labels=MADE),
+            "in the cluster of job whole: kubectl diloco status whole -n there",
+        ),
+        (a_view(state="Suspended", home=HOME), "in the cluster of job whole: kubectl diloco status whole -n there"),
         (a_view(conditions=[said("Degraded", "True", "VolumeDeleted")]), EXPORT),
         (a_view(conditions=[said("Failed", "True", "SyncerFailed")]), "remove the cause, then kubectl diloco retry lm -n team"),
     ],
 )
 def test_the_next_step_is_a_command_that_can_be_typed(view: JobView, step: str) -> None:
     assert dominant(view).next_step == step
+
+
+def test_a_part_that_has_not_heard_of_home_says_so_and_that_it_goes_on_by_itself() -> None:
+    nothing_runs = said("Suspended", "True", "Suspended", "nothing runs, the state is kept")
+    silent = said("Training", "False", "Suspended", "no report has come. It goes on by itself once a report comes")
+    part = a_view(state="Suspended", reason="Suspended", conditions=[nothing_runs, silent], home=HOME)
+    assert dominant(part).evidence == silent["message"]
+    assert headline(part) == f"Suspended: {silent['message']}"
+    on_request = a_view(state="Suspended", reason="Suspended", conditions=[nothing_runs, silent], home=HOME, spec={"suspend": True})
+    assert headline(on_request) == "Suspended: nothing runs, the state is kept"
 
 
 def test_of_pools_that_wait_the_one_is_told_for_which_something_can_be_done() -> None:

@@ -136,6 +136,10 @@ async def test_syncer_without_a_run_before_its_restart_says_why_and_what_to_do()
         ),
         (a_view(state="Failed", conditions=conditions(Failed="True")), "the job has ended, and its pod was deleted"),
         (
+            a_view(state="Suspended", conditions=conditions(Suspended="True"), home={"name": "whole", "namespace": "there"}),
+            "a part has none; in the cluster of job whole: kubectl diloco logs whole syncer -n there",
+        ),
+        (
             a_view(state="Queued", reason="WaitingForHardware", conditions=conditions(Placed="False")),
             r"when the job can run: Queued \(WaitingForHardware\): about Placed\. A pod that was replaced took its log along",
         ),
