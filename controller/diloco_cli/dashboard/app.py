@@ -6,6 +6,7 @@ See docs/decisions/0274-dashboard.md.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from typing import Protocol
 from urllib.parse import unquote
@@ -21,11 +22,12 @@ from diloco_cli.dashboard.fleet_page import fleet_page
 from diloco_cli.dashboard.goodput_page import goodput_page
 from diloco_cli.dashboard.guard import Guard
 from diloco_cli.dashboard.job_page import job_page
-from diloco_cli.dashboard.page import STYLE, Page, Rendered, frame
+from diloco_cli.dashboard.page import NOTICE, STYLE, Page, Rendered, frame
 from diloco_cli.dashboard.unit_page import unit_page
 from diloco_cli.dashboard.unit_pods import UnitPods
 from diloco_cli.dashboard.updates import TooManyStreams, Updates
 from diloco_cli.dashboard.waiting_page import waiting_page
+from diloco_cli.html import notes
 
 _EVENTS = "text/event-stream"
 _DIGITS = 7
@@ -46,6 +48,10 @@ class Facts(Protocol):
         """Facts about all jobs, sorted by namespace and name."""
         ...
 
+    def stale(self) -> Sequence[str]:
+        """Sentences that say since when nothing new could be read. Empty if all is of now."""
+        ...
+
     def pods(self, namespace: str, name: str, unit: str, host: int | None) -> UnitPods | None:
         """The pods of a unit, with the end of the log of a host (None for the first). Returns None if they have not been read yet."""
         ...
@@ -60,6 +66,10 @@ class Pages:
 
     def page(self, path: str) -> Page | None:
         """None if there is no such page."""
+        page = self._page(path)
+        return page and replace(page, sections={NOTICE: notes(self._facts.stale()), **page.sections})
+
+    def _page(self, path: str) -> Page | None:
         match [unquote(part) for part in path.split("/")]:
             case ["", ""]:
                 return fleet_page(self._facts.fleet(), self.base)
@@ -83,10 +93,10 @@ class Pages:
             return None
         return unit_page(job, unit, self._facts.pods(namespace, name, unit, host), self.base)
 
-    def sections(self, path: str) -> Mapping[str, str] | None:
-        """HTML of each section, or None if there is no such page."""
-        page = self.page(path)
-        return Rendered.of(page).sections if page is not None else None
+    def sections(self, path: str) -> Mapping[str, str]:
+        """HTML of each section. If there is no such page any more, the one that says so: the others stay as they were."""
+        page = self.page(path) or Page("", {NOTICE: notes(["This is no longer there: the page shows it as it was."])})
+        return Rendered.of(page).sections
 
 
 def application(pages: Pages, updates: Updates, token: str, port: int) -> ASGIApp:

@@ -54,6 +54,10 @@ ul { padding-left: 20px; margin: 6px 0; } li { overflow-wrap: anywhere; }
 )
 
 
+NOTICE: Final = "notice"
+"""The section of every page that says why the others are not of now. Empty if they are. The script of the pages looks at it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """The content of a page. `sections` are keyed by id, in the order in which they are shown."""

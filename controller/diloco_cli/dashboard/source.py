@@ -33,8 +33,10 @@ from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Client, Obj
 from diloco_operator.kube.pods import USING
 from diloco_operator.kube.reflector import Reflector, WatchedResource
+from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.operator.projections import project_use
 from diloco_operator.reconcile import OperatorConfig
+from diloco_operator.timeouts import WatchTimeouts
 
 from diloco_cli.dashboard.facts import FleetFacts, JobFacts, Samples, sample_of, slices_of
 from diloco_cli.dashboard.quotas import Allowance, in_order, of_queue, of_quota
@@ -45,6 +47,8 @@ from diloco_cli.view_model import JobView
 from diloco_cli.waiting_line import Place, all_places
 
 _BY_JOB = "job"
+_BOOKMARK_DUE = WatchTimeouts().read
+"""Seconds within which a watch that was resumed has had something to deliver, also if nothing changes."""
 _CHART_SECONDS = 5.0
 """Charts advance in steps of this length, so that a page without new data stays the same in between."""
 
@@ -216,6 +220,14 @@ class Source:
         """See `app.Facts`. While the unit's page asks, the pods are read again from time to time."""
         held = self._jobs.cache.get(namespace, name)
         return self._units.look(OpenPage(namespace, name, unit, held.uid, host)) if held is not None else None
+
+    def stale(self) -> Sequence[str]:
+        """See `app.Facts`."""
+        since = self._jobs.unanswered_since
+        silence = asyncio.get_running_loop().time() - since if since is not None else 0.0
+        if silence < _BOOKMARK_DUE:
+            return ()
+        return [f"The API server has not answered since {format_timestamp(round(self._wall() - silence))}: this is from before."]
 
     def _notes(self) -> list[str]:
         missing = [(self._jobs.forbidden, "The jobs are those of before"), (self._events.missing, "How attempts ended is not shown")]

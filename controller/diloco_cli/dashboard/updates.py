@@ -56,9 +56,9 @@ class _Stream:
 
 class Updates:
     """Renders each open page at most once in `interval` seconds, however many browsers show it and however often something changes.
-    `render` gives the sections of the page at a path, or None if there is no such page any more."""
+    `render` gives the sections of the page at a path."""
 
-    def __init__(self, render: Callable[[str], Mapping[str, str] | None], interval: float = 1.0) -> None:
+    def __init__(self, render: Callable[[str], Mapping[str, str]], interval: float = 1.0) -> None:
         self._render = render
         self._interval = interval
         self._streams: dict[str, set[_Stream]] = {}
@@ -93,7 +93,7 @@ class Updates:
         stream = _Stream()
         self._streams.setdefault(path, set()).add(stream)
         try:
-            stream.offer(self._render(path) or {})
+            stream.offer(self._render(path))
             yield "retry: 2000\n\n"
             while not self._closed:
                 try:
@@ -117,6 +117,5 @@ class Updates:
             except Exception:  # noqa: BLE001 - what one job says may stop its own page, not those of others
                 _log.exception("page %s could not be brought up to date", path)
                 continue
-            if sections is not None:
-                for stream in streams:
-                    stream.offer(sections)
+            for stream in streams:
+                stream.offer(sections)

@@ -95,8 +95,8 @@ class Reflector[T]:
     ) -> None:
         self.resource = watched.resource
         self.cache: Cache[T] = cache if cache is not None else Cache(indexers)
-        self.last_heard: float | None = None
-        """When the server last sent anything, on the event loop's clock. None if it has sent nothing."""
+        self.unanswered_since: float | None = None
+        """Since when the server has answered no request, on the event loop's clock. None if it answers."""
         self._client = client
         self._rng = rng
         self._namespace = watched.namespace
@@ -208,8 +208,10 @@ class Reflector[T]:
                 failures = 0  # the server answers, so list at once, however long it was away
             except TimeoutError:
                 log.warning("%s: no answer to a list within %.0f s, asking again", self.what, REQUESTS.list_page)
+                self._miss_answer()
             except (Unavailable, OSError) as error:
                 log.warning("%s: %s", self.what, error)
+                self._miss_answer()
             except Forbidden as error:
                 await self._refuse(error)
             except ApiError as error:
@@ -238,10 +240,10 @@ class Reflector[T]:
     async def _refuse(self, error: Forbidden | NotFound) -> None:
         """Note that the server forbids reading the objects, or does not know the resource. The cache of an optional reflector becomes
         empty, unless the server has only begun to refuse; that of another one stays as it was."""
+        now = self._hear()
         self._refused_list = self._version is None
         self._version = None
         if self._without:
-            now = self._hear()
             self._refused_since = self._refused_since if self._refused_since is not None else now
             # A server that has just started may know neither roles nor custom resources. What it served before is there all the same.
             if not self.synced or self.missing or now - self._refused_since >= self._timeouts.refused:
@@ -290,9 +292,12 @@ class Reflector[T]:
         return self._version
 
     def _hear(self) -> float:
-        now = asyncio.get_running_loop().time()
-        self.last_heard = now
-        return now
+        self.unanswered_since = None
+        return asyncio.get_running_loop().time()
+
+    def _miss_answer(self) -> None:
+        if self.unanswered_since is None:
+            self.unanswered_since = asyncio.get_running_loop().time()
 
     async def _list(self) -> None:
         """List everything. The cache changes only when all pages have arrived, and then in short turns, so that thousands of objects do not
@@ -346,7 +351,7 @@ class Reflector[T]:
     async def _watch(self, version: str) -> bool:
         """Follow changes after `version` until the watch ends. Return whether the watch worked."""
         loop = asyncio.get_running_loop()
-        started = self._hear()
+        started = loop.time()
         heard = False
         stream = self._client.watch(
             self.resource,

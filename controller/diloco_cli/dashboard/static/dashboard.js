@@ -43,12 +43,17 @@ function say(text, lost) {
   connection.textContent = text;
   connection.classList.toggle("lost", lost);
 }
+function sayWhetherLive() { // the command may run, and what it shows be old
+  const old = document.getElementById("notice").hasChildNodes();
+  say(old ? "not live" : "live", old);
+}
 
 let pressed = false;
 let waiting = {}; // by id, sections that came while the mouse was pressed: a link that is replaced before its release gets no click
 function update() {
   if (pressed || !Object.keys(waiting).length) return;
   for (const [id, { version, html }] of Object.entries(waiting)) replace(id, version, html);
+  sayWhetherLive();
   performance.measure("update", "update");
   waiting = {};
 }
@@ -58,7 +63,7 @@ for (const released of ["pointerup", "pointercancel"]) {
 }
 
 const updates = new EventSource(location.pathname);
-updates.addEventListener("open", () => say("live", false));
+updates.addEventListener("open", sayWhetherLive);
 updates.addEventListener("error", () => say(`no connection since ${new Date().toLocaleTimeString()}: has the command ended?`, true));
 updates.addEventListener("sections", (event) => {
   performance.mark("update");

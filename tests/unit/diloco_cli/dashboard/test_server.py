@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -10,17 +11,22 @@ from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import ClientResponse
-from builders.cluster_scenes import Limited, begin, conditions, set_status, unit
+from builders.cluster_scenes import NOW, Limited, begin, conditions, set_status, unit
 from builders.dashboards import Browser, a_dashboard
 from builders.dra import a_dra_node, offer
 from builders.fake_cluster import FakeCluster
 from builders.pod_logs import Logs
+from builders.virtual_time import run_virtual, until
 from diloco_cli.cluster import CommandError
 from diloco_cli.dashboard import installed
+from diloco_cli.dashboard.app import Pages
 from diloco_cli.dashboard.server import PortTaken, serving
+from diloco_cli.dashboard.source import Source
 from diloco_cli.dashboard.updates import MOST_STREAMS, TooManyStreams, Updates
 from diloco_local.memory import MemoryApi
 from diloco_operator.api.names import DILOCO_JOBS, NODES
+from diloco_operator.kube.client import Unavailable, WatchEvent
+from diloco_operator.kube.timestamps import format_timestamp
 
 pytestmark = pytest.mark.slow
 JOB = "jobs/team/bytes-lm"
@@ -147,6 +153,52 @@ async def test_a_deleted_job_leaves_the_pages(cluster: FakeCluster, browser: Bro
     while "jobs" not in sections:
         sections = await next_sections(stream)
     assert "There are no jobs." in sections["jobs"]["html"]
+
+
+async def test_an_open_page_of_what_is_deleted_says_so(cluster: FakeCluster, browser: Browser) -> None:
+    stream = await browser.get(JOB, Accept="text/event-stream")
+    assert (await next_sections(stream))["notice"]["html"] == ""
+    await cluster.api.delete(DILOCO_JOBS, "team", "bytes-lm")
+    sections: dict[str, Any] = {}
+    while not sections.get("notice", {}).get("html"):
+        sections = await next_sections(stream)
+    assert "This is no longer there" in sections["notice"]["html"]
+
+
+class Away(Limited):
+    """A client whose API server does not answer while it is away."""
+
+    away = False
+
+    async def watch(self, *what: Any, **how: Any) -> AsyncIterator[WatchEvent]:
+        async for event in self._api.watch(*what, **how):
+            if self.away:
+                break
+            yield event
+        if self.away:
+            raise Unavailable(503, "ServiceUnavailable", "no connection")
+
+
+def test_pages_say_when_the_api_server_does_not_answer_any_more() -> None:
+    async def run() -> None:
+        api = MemoryApi()
+        await begin(cluster := FakeCluster(api), unit(), Training="True")
+        client, loop = Away(api), asyncio.get_running_loop()
+        source = Source(client, Logs(), "", lambda: NOW + loop.time(), loop.time)
+        pages = Pages(source, "")
+        async with source.following():
+            await asyncio.sleep(3600)
+            assert pages.sections("/jobs/team/bytes-lm")["notice"] == "", "nothing changes, and it answers"
+            client.away = True
+            await set_status(cluster, unit(), unit("v5p-1"), Training="True")  # which ends the watch
+            away = loop.time()
+            await asyncio.sleep(600)
+            for path in ("/", "/jobs/team/bytes-lm", "/jobs/team/bytes-lm/units/v5p-0"):
+                assert f"has not answered since {format_timestamp(NOW + away)}" in pages.sections(path)["notice"]
+            client.away = False
+            await until(lambda: pages.sections("/")["notice"] == "")
+
+    run_virtual(run())
 
 
 async def test_a_port_that_is_taken_is_said(cluster: FakeCluster) -> None:

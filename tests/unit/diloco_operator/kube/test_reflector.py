@@ -193,17 +193,18 @@ def test_an_idle_watch_that_the_server_ends_is_resumed_at_once() -> None:
     assert it.took == pytest.approx(120, abs=0.1)
 
 
-def test_the_time_of_the_last_message_is_known() -> None:
-    api = ScriptedApi(lists=pages("a"), watches=[[5.0, bookmark(20), SILENCE]])
-    heard: list[float | None] = []
+def test_it_is_known_since_when_a_server_does_not_answer_until_it_does() -> None:
+    away: list[object] = [Unavailable(503, "ServiceUnavailable", "no connection")]
+    api = ScriptedApi(lists=pages("a"), watches=[[5.0, *away], away, [20.0, bookmark(20), SILENCE]])
+    times: list[float | None] = []
 
-    def bookmarked(it: Followed) -> bool:
-        heard.append(it.reflector.last_heard)
-        return it.reflector.last_heard is not None and it.reflector.last_heard >= 4.99
+    def answers_again(it: Followed) -> bool:
+        if times[-1:] != [it.reflector.unanswered_since]:
+            times.append(it.reflector.unanswered_since)
+        return len(times) == 3
 
-    follow(Followed(api), bookmarked)
-    assert heard[0] in (None, 0.0)
-    assert heard[-1] == pytest.approx(5, abs=0.02)
+    follow(Followed(api), answers_again)
+    assert times == [None, pytest.approx(5, abs=0.02), None]
 
 
 def test_a_failing_handler_costs_only_the_object_that_it_failed_for() -> None:
