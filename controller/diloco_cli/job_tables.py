@@ -14,7 +14,7 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.placement.request import with_remedies
 
 from diloco_cli.view_model import JobView
-from diloco_cli.view_text import count, duration, figure_cells, figure_headings, hours_text, shortly, tokens_an_hour
+from diloco_cli.view_text import as_of, count, duration, figure_cells, figure_headings, hours_text, shortly, tokens_an_hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,13 @@ def cell_text(value: Value, now: float) -> str:
             return value
 
 
-def jobs_table(views: Sequence[JobView]) -> Table:
-    """A row for each job: its state, progress and speed, and why it is in this state."""
+def jobs_table(views: Sequence[JobView], now: float) -> Table:
+    """A row for each job: its state, progress and speed, and why it is in this state. `now` is in seconds since the epoch."""
     head = ("NAMESPACE", "JOB", "STATE", "TOKENS/S", "UNITS", "STEP", "LOSS", "GOODPUT", "ENDS IN", "WHY")
-    return Table(head, [_job(view) for view in views])
+    return Table(head, [_job(view, now) for view in views])
 
 
-def _job(view: JobView) -> Sequence[Value]:
+def _job(view: JobView, now: float) -> Sequence[Value]:
     progress, learners, goodput = view.status.progress, view.status.learners, view.status.goodput
     end = progress.estimated_completion
     return (
@@ -81,7 +81,7 @@ def _job(view: JobView) -> Sequence[Value]:
         loss_text(progress.loss) if progress.loss is not None else NOTHING,
         f"{goodput.productive_share:.1%}" if goodput is not None and goodput.unit_seconds.total else NOTHING,
         Until(end) if end is not None and not view.over else NOTHING,
-        shortly(view.why()),
+        ": ".join(filter(None, (as_of(view.status, now), shortly(view.why())))),
     )
 
 

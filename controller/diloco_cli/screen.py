@@ -21,7 +21,7 @@ from rich.text import Text
 from diloco_cli.job_tables import NOTHING, Table, cell_text, elsewhere_table, parts_table, units_table
 from diloco_cli.phase_looks import LOOKS
 from diloco_cli.view_model import JobView, Line, seconds_left
-from diloco_cli.view_text import count, duration, goodput_lines, plain, shortly
+from diloco_cli.view_text import as_of, count, duration, goodput_lines, plain, shortly
 
 _WIDE = 120
 """Columns from which the table of units has one for messages. The figures take some 80."""
@@ -60,8 +60,9 @@ def header(view: JobView, now: float) -> RenderableType:
     steps = f"step {progress.step}/{progress.steps}" if progress.steps else "not started"
     loss = "" if progress.loss is None else f"loss {loss_text(progress.loss)}  "
     remaining = "" if left is None else f"  {duration(left)} left"
+    old = f" {as_of(view.status, now)}".rstrip()
     bar = ProgressBar(total=max(1, progress.steps), completed=progress.step)
-    grid.add_row(steps, bar, f"{loss}{count(progress.tokens_per_second)} tokens/s{remaining}")
+    grid.add_row(steps, bar, f"{loss}{count(progress.tokens_per_second)} tokens/s{old}{remaining}")
     return Group(title(view, shortly(view.why())), grid)
 
 

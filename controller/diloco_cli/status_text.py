@@ -23,7 +23,7 @@ from diloco_cli.job_tables import (
     units_table,
 )
 from diloco_cli.view_model import JobView, result, seconds_left
-from diloco_cli.view_text import count, duration, goodput_lines, shortly
+from diloco_cli.view_text import as_of, count, duration, goodput_lines, shortly
 
 _GAP = "   "
 _NOT_SEEN = (
@@ -94,6 +94,7 @@ def _figures(view: JobView, now: float) -> Iterable[str]:
         figures += [f"{count(progress.tokens)}{budget} tokens"]
         if not view.over and not view.is_suspended:
             figures += [f"{count(progress.tokens_per_second)} tokens/s"]
+        figures += [old] if (old := as_of(status, now)) else []
         left = seconds_left(view, now)
         figures += [f"about {duration(left)} left"] if left is not None and not view.suspend else []
         yield ", ".join(figures)
@@ -121,6 +122,12 @@ def _snapshot(model: ModelStatus) -> str:
 def units_lines(units: Sequence[UnitStatus], now: float, *, wide: bool = False) -> list[str]:
     """The table of units as lines. `wide` adds the totals of each unit."""
     return lines_of(units_table(units, wide=wide), now)
+
+
+def units_text(status: Status, now: float, *, wide: bool = False) -> str:
+    """What `units` prints. "" if there are no units."""
+    lines, old = all_units_lines(status, now, wide=wide), as_of(status, now)
+    return "\n".join([*lines, *(["", f"The figures are {old}."] if lines and old else [])])
 
 
 def all_units_lines(status: Status, now: float, *, wide: bool = False) -> list[str]:

@@ -7,11 +7,14 @@ from datetime import datetime
 
 from diloco.wording import plural
 from diloco_operator.api.goodput import GoodputStatus
+from diloco_operator.api.state import syncer_runs
 from diloco_operator.api.status import Status, UnitState, UnitStatus
 from diloco_operator.api.unit_figures import FIGURES, Figure
 
 from diloco_cli.view_model import Line
 
+_OLD = 300.0
+"""Seconds after which figures are told with their age. The operator writes those of a job that trains every 10 s by default."""
 _HEADLINE = 160
 """Most characters of a message that a headline shows in full."""
 
@@ -25,6 +28,14 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours}h{minutes:02}m"
     return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
+
+
+def as_of(status: Status, now: float) -> str:
+    """Write `as of 12m20s ago` of figures that would have changed since if anyone wrote them: no operator may run. "" of others."""
+    progress = status.progress
+    trains = status.state is not None and syncer_runs(status.state) and progress.tokens_per_second
+    age = now - progress.updated_at if trains and progress.updated_at is not None else 0.0
+    return f"as of {duration(age)} ago" if age > _OLD else ""
 
 
 def count(number: float) -> str:

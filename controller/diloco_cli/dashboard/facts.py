@@ -101,6 +101,8 @@ class FleetFacts:
     quotas: Sequence[Allowance] = ()
     unseen: Sequence[str] = ()
     """Sentences about what could not be read of the hardware's use."""
+    now: float = 0.0
+    """Seconds since the epoch."""
 
 
 class SlicePlace(NamedTuple):

@@ -17,7 +17,6 @@ from diloco_cli.dashboard.quotas import Allowance
 from diloco_cli.html import Cell, figures, notes, table
 from diloco_cli.job_tables import NOTHING, jobs_table
 from diloco_cli.svg import element
-from diloco_cli.view_model import JobView
 from diloco_cli.view_text import count
 
 
@@ -26,7 +25,7 @@ def fleet_page(facts: FleetFacts, base: str) -> Page:
         "Fleet",
         {
             "summary": [element("h1", "Fleet"), *notes(facts.notes), _summary(facts)],
-            "jobs": [element("h2", "Jobs"), *_jobs(facts.jobs, base)],
+            "jobs": [element("h2", "Jobs"), *_jobs(facts, base)],
             "hardware": [element("h2", "Hardware by failure domain"), *_hardware(facts)],
             "quotas": [element("h2", "Quota"), *_quotas(facts.quotas)] if facts.quotas else [],
         },
@@ -42,10 +41,10 @@ def _summary(facts: FleetFacts) -> Element:
     return figures([*named, ("units contribute", f"{contributing} of {desired}"), ("tokens/s", count(speed))])
 
 
-def _jobs(jobs: Sequence[JobView], base: str) -> Iterator[Element]:
-    if jobs:
-        links = [element("a", view.name, href=job_path(base, view.namespace, view.name)) for view in jobs]
-        yield table_of(jobs_table(jobs), "Jobs", {"JOB": links})
+def _jobs(facts: FleetFacts, base: str) -> Iterator[Element]:
+    if facts.jobs:
+        links = [element("a", view.name, href=job_path(base, view.namespace, view.name)) for view in facts.jobs]
+        yield table_of(jobs_table(facts.jobs, facts.now), "Jobs", {"JOB": links})
     else:
         yield element("p", "There are no jobs.", class_="soft")
 

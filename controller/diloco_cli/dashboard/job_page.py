@@ -30,7 +30,7 @@ from diloco_cli.job_tables import (
 from diloco_cli.plots import Axis, Line, Plot, Rule, Series, drawing
 from diloco_cli.status_text import headline
 from diloco_cli.svg import element, thinned
-from diloco_cli.view_text import count, duration, goodput_lines
+from diloco_cli.view_text import as_of, count, duration, goodput_lines
 
 _HEIGHT = 250.0
 _POINTS = 200
@@ -86,7 +86,7 @@ def _figures(facts: JobFacts) -> Element:
         named.append(("held-out loss", loss_text(progress.held_out_loss, 5)))
     named += [("tokens", count(progress.tokens))]
     if not view.over:
-        named += [("tokens/s", count(progress.tokens_per_second))]
+        named += [("tokens/s", f"{count(progress.tokens_per_second)} {as_of(view.status, facts.now)}".rstrip())]
     named += [("units contribute", f"{learners.contributing} of {learners.desired}"), ("quorum", str(facts.quorum))]
     if progress.estimated_completion is not None and not view.over:
         named.append(("ends in", moment(progress.estimated_completion, "until")))

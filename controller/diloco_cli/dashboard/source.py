@@ -201,7 +201,7 @@ class Source:
             (self._uses.missing, "Slices in other use are not told from free ones"),
             (self._quotas.missing, "ResourceQuotas are not shown"),
         ]
-        return FleetFacts(views, slices, self._notes(), places, not self._uses.missing, quotas, _sentences(unseen))
+        return FleetFacts(views, slices, self._notes(), places, not self._uses.missing, quotas, _sentences(unseen), now)
 
     def jobs(self) -> Sequence[JobFacts]:
         keys = sorted(held.key for held in self._jobs.cache)

@@ -24,7 +24,7 @@ from diloco_cli.kubectl.retry import retry_job, wait_retried
 from diloco_cli.kubectl.suspension import set_suspend, wait_suspended, wait_training
 from diloco_cli.kubectl.unit_job import UnitJob, UnitTarget, on_unit_cluster, unit_target_options
 from diloco_cli.program import Program
-from diloco_cli.status_text import all_units_lines, as_json, status_text
+from diloco_cli.status_text import as_json, status_text, units_text
 from diloco_cli.view_model import JobView
 
 _OUTPUT = click.option(
@@ -130,8 +130,8 @@ def units(target: Target, job: str, output: str) -> None:
         if output == "json":
             shown = as_json(view)
             click.echo(json.dumps({key: shown[key] for key in ("units", "parts", "outside") if key in shown}, indent=2))
-        elif lines := all_units_lines(view.status, time.time(), wide=output == "wide"):
-            click.echo("\n".join(lines))
+        elif text := units_text(view.status, time.time(), wide=output == "wide"):
+            click.echo(text)
         else:
             click.echo(f'job "{job}" has no units yet', err=True)
 

@@ -81,4 +81,4 @@ def screen(views: Sequence[JobView], job: str, now: float, width: int) -> Render
         return Group(header(views[0], now), live_units(views[0].status.units, now, width))
     fastest = sorted(views, key=lambda view: (view.over, -view.status.progress.tokens_per_second, view.namespace, view.name))
     styles = [STATE_STYLES[view.state] if view.state is not None else "" for view in fastest]
-    return live_table(jobs_table(fastest), now, styles, cut=True)
+    return live_table(jobs_table(fastest, now), now, styles, cut=True)

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 import pytest
-from builders.cluster_scenes import NOW, SINCE, unit
+from builders.cluster_scenes import NOW, SINCE, conditions, unit
 from builders.job_views import a_view, described
+from builders.jobs import a_job
 from diloco_cli.curve import Paper
-from diloco_cli.status_text import all_units_lines, as_json, headline, status_text, units_lines
+from diloco_cli.job_tables import jobs_table
+from diloco_cli.screen import header, live_table
+from diloco_cli.status_text import all_units_lines, as_json, headline, status_text, units_lines, units_text
 from diloco_cli.view_model import JobView
 from diloco_operator.api.losses import format_losses
 from diloco_operator.kube.client import Obj
+from diloco_operator.kube.timestamps import format_timestamp
+from rich.console import Console, RenderableType
+
+SAID = conditions(Training="True")
+
+
+def plain_text(rendered: RenderableType) -> str:
+    console = Console(width=200, file=io.StringIO(), highlight=False)
+    console.print(rendered)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 def test_status_tells_how_far_who_and_why_not_more() -> None:
@@ -49,6 +64,24 @@ def test_status_tells_how_far_who_and_why_not_more() -> None:
         "v5p    1            1        14.2k           1.20\n"
         "h100   0            0        -               1.00    NoFreeSlice: 2 of 2 slices are in use"
     )
+
+
+@pytest.mark.parametrize(
+    ("state", "speed", "told"),
+    [
+        pytest.param("Training", 51200.0, True, id="no operator runs"),
+        pytest.param("Queued", 0.0, False, id="nothing has changed"),
+        pytest.param("Suspended", 51200.0, False, id="nothing runs"),
+    ],
+)
+def test_figures_that_nobody_has_written_for_long_are_told_with_their_age(state: str, speed: float, told: bool) -> None:
+    progress = {"step": 600, "steps": 2400, "tokensPerSecond": speed, "updatedAt": format_timestamp(NOW - 740)}
+    view = JobView.of({**a_job().build(), "status": {"state": state, "progress": progress, "units": [unit()], "conditions": SAID}})
+    fresh = JobView.of({**a_job().build(), "status": {"state": state, "progress": {**progress, "updatedAt": format_timestamp(NOW - 20)}}})
+    live = [header(view, NOW), live_table(jobs_table([view], NOW), NOW)]
+    shown = [status_text(view, NOW), units_text(view.status, NOW), *map(plain_text, live)]
+    assert ["as of 12m20s ago" in text for text in shown] == [told] * 4
+    assert "as of" not in plain_text(header(fresh, NOW))
 
 
 def test_a_status_that_somebody_else_wrote_does_not_control_the_terminal() -> None:
