@@ -28,7 +28,7 @@ _SAMPLES_APART = 5.0
 
 
 class Sample(NamedTuple):
-    """Figures of a job at one time."""
+    """Figures of a job from one time on, until the next sample."""
 
     at: float
     """Seconds since the epoch."""
@@ -50,6 +50,13 @@ class Samples:
         if len(self.kept) > 1 and self.kept[-1].at - self.kept[-2].at < _SAMPLES_APART:
             self.kept.pop()
         self.kept.append(sample)
+
+    def since(self, began: float) -> list[Sample]:
+        """Return the samples from `began` on, and forget those before. The last of these counts from `began`: a job whose status nobody
+        writes is as it was."""
+        while len(self.kept) > 1 and self.kept[1].at <= began:
+            self.kept.popleft()
+        return [sample._replace(at=max(began, sample.at)) for sample in self.kept]
 
 
 def sample_of(view: JobView, now: float) -> Sample:

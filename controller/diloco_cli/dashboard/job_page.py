@@ -6,6 +6,7 @@ See docs/decisions/0274-dashboard.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from xml.etree.ElementTree import Element
 
 from diloco.wording import loss_text, plural
@@ -35,6 +36,8 @@ from diloco_cli.view_text import as_of, count, duration, goodput_lines
 _HEIGHT = 250.0
 _POINTS = 200
 _MOST_ENDS = 100
+_SOME_SECONDS = 5.0
+"""Least time that charts show."""
 
 
 def job_page(facts: JobFacts, base: str) -> Page:
@@ -133,12 +136,15 @@ def _observed(facts: JobFacts) -> Iterator[Element]:
     if not facts.followed:
         return
     yield element("h2", "As it was seen")
-    if len(samples) < 2:
+    if not samples or facts.now - samples[0].at < _SOME_SECONDS:
         yield element("p", "Charts begin when the job has been seen for some seconds.", class_="soft")
         return
     newest = samples[-1]
-    span = max(newest.at - samples[0].at, 1.0)
-    share = sum(sample.contributing for sample in samples) / max(1, sum(sample.desired for sample in samples))
+    samples = [*samples, newest._replace(at=max(newest.at, facts.now))]
+    span = samples[-1].at - samples[0].at
+    lasted = [(sample, following.at - sample.at) for sample, following in pairwise(samples)]
+    wanted = sum(sample.desired * seconds for sample, seconds in lasted)
+    share = sum(sample.contributing * seconds for sample, seconds in lasted) / wanted if wanted else 0.0
     yield element(
         "p",
         f"{newest.contributing} of {plural(newest.desired, 'unit reports', 'units report')}. Seen for {duration(span)} of the last hour, "
@@ -166,11 +172,12 @@ def _minutes(span: float) -> Axis:
 
 
 def _line(samples: Sequence[Sample], values: Sequence[float]) -> list[tuple[float, float]]:
-    newest = samples[-1].at
-    span = max(newest - samples[0].at, 1.0)
+    """Each value stands until the next one."""
+    span = samples[-1].at - samples[0].at
     points = [(sample.at - samples[0].at, float(value)) for sample, value in zip(samples, values, strict=True)]
     scale = 60 if span >= 120 else 1
-    return [((at - span) / scale, value) for at, value in thinned(points, span, _POINTS, largest=False)]
+    shown = [((at - span) / scale, value) for at, value in thinned(points, span, _POINTS, largest=False)]
+    return [*shown[:1], *(point for (_, value), (at, then) in pairwise(shown) for point in ((at, value), (at, then)))]
 
 
 def _from_zero(name: str, line: Line, *, labelled: bool = False) -> Axis:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from diloco_local.record.lines import FaultFired, Figures, Line, Merged
-from diloco_local.record.live import LiveHistory, before
+from diloco_local.record.live import WINDOW, LiveHistory, before
 from diloco_local.record.recorder import Recorder
 from diloco_operator.api.names import (
     CLUSTER_QUEUES,
@@ -212,9 +212,10 @@ class Source:
         if held is None or watched is None:
             return None
         now = self._wall()
+        now -= now % _CHART_SECONDS
         events = [event.value for event in self._events.cache.by_index(_BY_JOB, held.uid)]
-        history = watched.live.history(now - now % _CHART_SECONDS)
-        return JobFacts(held.value.view, held.value.obj["spec"], events, list(watched.samples.kept), history, now)
+        samples, history = watched.samples.since(now - WINDOW), watched.live.history(now)
+        return JobFacts(held.value.view, held.value.obj["spec"], events, samples, history, now)
 
     def pods(self, namespace: str, name: str, unit: str, host: int | None) -> UnitPods | None:
         """See `app.Facts`. While the unit's page asks, the pods are read again from time to time."""

@@ -164,6 +164,26 @@ def test_samples_of_the_same_few_seconds_are_one() -> None:
     assert [sample.at for sample in samples.kept] == [0.0, 6.0, 7.0]
 
 
+def test_samples_older_than_the_window_are_forgotten_but_the_last_holds_until_the_next() -> None:
+    samples = Samples()
+    for at in (0.0, 10.0, 20.0, 3000.0):
+        samples.add(Sample(at, at, 1, 1, 0))
+    assert [(sample.at, sample.tokens_per_second) for sample in samples.since(600.0)] == [(600.0, 20.0), (3000.0, 3000.0)]
+    assert len(samples.kept) == 2
+
+
+def test_what_was_seen_is_weighted_by_time_and_drawn_until_now() -> None:
+    """40 minutes without hardware, in which nothing is written, and 10 in which all train: 10 of 50."""
+    trains = [Sample(NOW - 600 + 10 * number, 10.0, 4, 4, 0) for number in range(60)]
+    html = html_of(job_page(job_facts(a_view(), samples=[Sample(NOW - 3000, 0.0, 0, 4, 0), *trains]), "/token"))
+    assert "Seen for 50m00s of the last hour, in which 20% of the units contributed." in words(html)
+    waits = [Sample(NOW - 3000, 10.0, 4, 4, 0), Sample(NOW - 2400, 0.0, 0, 4, 0)]  # 10 of 50 minutes, and nothing since
+    html = html_of(job_page(job_facts(a_view(), samples=waits), "/token"))
+    assert "Seen for 50m00s of the last hour, in which 20% of the units contributed." in words(html)
+    html = html_of(job_page(job_facts(a_view(), samples=[Sample(NOW - 3000, 10.0, 4, 4, 0)]), "/token"))
+    assert "Seen for 50m00s of the last hour, in which 100% of the units contributed." in words(html), "nothing has changed since"
+
+
 def test_slices_are_counted_by_kind_and_failure_domain() -> None:
     zone = "topology.kubernetes.io/zone"
     nodes = [
