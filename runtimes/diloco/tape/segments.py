@@ -59,12 +59,15 @@ def segment_path(folder: Path, number: int, *, cut: bool = False) -> Path:
     return folder / f"{number:08d}{'.cut' if cut else ''}.tape"
 
 
-def mark_cut(folder: Path, number: int) -> None:
-    """Mark the last segment up to this number as cut. Idempotent. Raises OSError, TapeError."""
-    if earlier := [segment for segment in segments(folder) if segment.number <= number]:
-        last = earlier[-1]
-        if not last.cut:
-            last.path.replace(segment_path(folder, last.number, cut=True))
+def mark_cut(folder: Path, first: int) -> None:
+    """Mark the segments from number `first` on as cut. If that one was never begun, the last one before it is cut, too. Idempotent. Raises
+    OSError, TapeError."""
+    on_volume = segments(folder)
+    until_first = [segment for segment in on_volume if segment.number <= first]
+    for segment in (*until_first[-1:], *on_volume[len(until_first) :]):
+        if not segment.cut:
+            segment.path.replace(segment_path(folder, segment.number, cut=True))
+    if on_volume:
         fsync_directory(folder)
 
 

@@ -8,9 +8,10 @@ a record cannot be written, the tape is *lost* until the next snapshot is begun.
 fails; a restart then goes back to what is on the volume. That snapshot waits for merges without a record to take their place: what it
 lacks would be missing before the records that follow on it.
 
-Before anything goes on without a record, the last segment is marked as cut. Otherwise a restart would take the tape for complete, under the
-same incarnation, and learners that hold more would resume: a version would have two contents. If the mark cannot be written either, merges
-and leases wait until it can.
+Before anything goes on without a record, every segment that lacks one is marked as cut. Otherwise a restart would take the tape for
+complete, under the same incarnation, and learners that hold more would resume: a version would have two contents. If the mark cannot be
+written either, merges and leases wait until it can. The tape may be lost again while the snapshot is written on which it shall go on: then
+the segment of that snapshot is marked, and only the next snapshot ends the loss.
 
 See docs/decisions/0247-commit-records.md.
 """
@@ -116,8 +117,6 @@ class TapeWriter:
         """Called once the waiting records are written."""
         self._held_after: list[Callable[[], None]] = []
         """Called once the mark is written."""
-        self._seems_whole = based
-        """Whether a restart would take the records on the volume for complete."""
         self._marking: asyncio.Task[None] | None = None
         self._under_way: dict[int, int] = {}
         """The segment with the record of each merge that is not applied yet, by outer step."""
@@ -128,6 +127,12 @@ class TapeWriter:
         self._timer: asyncio.TimerHandle | None = None
         """Writes notes if no merge comes."""
         self._lost = False
+        self._marked = False
+        """While the tape is lost: whether the volume says so."""
+        self._first_missing = 0
+        """While the tape is lost: the first segment that lacks a record."""
+        self._begun: Position | None = None
+        """Where the records begin that follow on the newest snapshot, also if that is still being written."""
         self.wants_snapshot = False
         """Some record is missing, so a snapshot is due."""
         self.bytes = 0
@@ -141,7 +146,7 @@ class TapeWriter:
     @property
     def waits_for_mark(self) -> bool:
         """Whether a record is missing and the volume does not say so yet."""
-        return self._lost and self._seems_whole
+        return self._lost and not self._marked
 
     @property
     def snapshot_waits(self) -> bool:
@@ -177,11 +182,11 @@ class TapeWriter:
         waiting = _Waiting("merge", what, gradient=gradient, result=result, then=then)
         if self._lost:
             self._unrecorded.add(t)
-            if self._seems_whole:
-                self._held.append(waiting)
-            else:
+            if self._marked:
                 self.bytes += gradient.nbytes  # though not written: a snapshot becomes due by what no snapshot covers
                 then(0)
+            else:
+                self._held.append(waiting)
             return
         self._under_way[t] = self._segment
         self.bytes += gradient.nbytes
@@ -200,28 +205,34 @@ class TapeWriter:
         if self.waits_for_mark:  # only for the last snapshot of a process that ends
             return Position(self._segment + 1, self._next)
         if self._lost:
-            self._lost, self._based = False, False
+            self._lost = self._marked = self._based = False
             self._set_error("")
         self.wants_snapshot = False
         self._segment += 1
         self._covered, self.bytes = self.bytes, 0
         self._begin_segment()
-        return Position(min([self._segment, *self._under_way.values()]), self._next)
+        self._begun = Position(min([self._segment, *self._under_way.values()]), self._next)
+        return self._begun
 
     async def snapshot_ended(self, position: Position, *, durable: bool) -> None:
         """The snapshot begun at `position` has ended. If it is durable, the values that it covers are removed, and merges may follow on
         it."""
         if not durable:
             self.bytes += self._covered
-            if not self._based and not self._lost:
-                self._lose("the snapshot on which the tape would follow could not be written")
-            return
-        if not self._based and not self._lost:
-            self._based = self._seems_whole = True
-            merges, self._held = self._held, []
-            for waiting in merges:
-                self._put(waiting)
-        await asyncio.to_thread(self._retire, position.segment)
+        if not self._based and position == self._begun:
+            self._base_ended(durable=durable)
+        if durable:
+            await asyncio.to_thread(self._retire, position.segment)
+
+    def _base_ended(self, *, durable: bool) -> None:
+        if self._lost:  # again, since that snapshot was begun
+            self.wants_snapshot = durable  # if not, the next one would fail as well: it waits until it is due
+        elif not durable:
+            self._lose("the snapshot on which the tape would follow could not be written")
+        else:
+            self._based = True
+            while self._held and not self._lost:
+                self._put(self._held.pop(0))
 
     async def idle(self) -> None:
         """Write what waits, and return when it is written."""
@@ -272,7 +283,6 @@ class TapeWriter:
             try:
                 await asyncio.to_thread(self._write, batch)
             except (OSError, ValueError) as error:
-                self.wants_snapshot = True
                 self._lose(self._refusal(error), batch, after)
                 continue
             for record in batch:
@@ -342,33 +352,32 @@ class TapeWriter:
         missing = next((record.segment for record in (*failed, *self._waiting)), self._segment)
         self._held = [record for record in (*failed, *self._held, *self._waiting) if record.then is not None]
         self._held_after += [*after, *self._after]
-        # Records that begin a segment stay: what comes after the next snapshot needs its file.
-        self._waiting = [record for record in self._waiting if record.kind == SEGMENT]
-        self._after = []
-        if not self._lost:
-            _log.error("%s", why)
-            self._lost = True
-            self._set_error(why)
-            # Those of them that are written stand in segments on which the next snapshot does not follow.
-            self._unrecorded.update(self._under_way)
-            self._under_way.clear()
-        if not self._seems_whole:
-            self._go_on()
-        elif self._marking is None:
-            self._marking = asyncio.create_task(self._mark(missing, why), name="tape-mark")
+        self._waiting, self._after = [], []
+        if self._lost:  # and not marked yet: since the mark nothing is written
+            self._first_missing = min(self._first_missing, missing)
+            return
+        _log.error("%s", why)
+        self._lost, self._first_missing = True, missing
+        self.wants_snapshot = self._based  # else one is being written, or has just failed
+        self._set_error(why)
+        # Those of them that are written stand in segments on which the next snapshot does not follow.
+        self._unrecorded.update(self._under_way)
+        self._under_way.clear()
+        self._marking = asyncio.create_task(self._mark(why), name="tape-mark")
 
-    async def _mark(self, segment: int, why: str) -> None:
-        """Mark on the volume that records are missing in this segment or after it. Then what waits goes on without them."""
+    async def _mark(self, why: str) -> None:
+        """Mark on the volume which segments lack records. Then what waits goes on without them."""
+        await self.idle()  # what is being written may begin a segment
         while True:
             try:
-                await asyncio.to_thread(mark_cut, self._folder, segment)
+                await asyncio.to_thread(mark_cut, self._folder, self._first_missing)
             except (OSError, TapeError) as error:
                 self._set_error(f"{why} That cannot be marked there either, so merges wait until it can: {error}.")
                 await asyncio.sleep(_MARK_AGAIN)
             else:
                 break
         self._marking = None
-        self._seems_whole = False
+        self._marked = True
         self._set_error(why)
         self._go_on()
 

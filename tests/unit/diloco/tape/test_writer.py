@@ -6,7 +6,7 @@ import asyncio
 import errno
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -51,6 +51,10 @@ def values_of(folder: Path) -> list[int]:
     """Outer steps of the merges whose values are there."""
     found = [record for segment in segments(folder) for record in RecordFile(segment.path, values=True)]
     return [record.head["t"] for record in found if record.values is not None]
+
+
+def cut_segments(folder: Path) -> list[int]:
+    return [segment.number for segment in segments(folder) if segment.cut]
 
 
 @pytest.fixture
@@ -131,7 +135,7 @@ async def test_without_their_snapshot_merges_go_on_and_it_is_said(tmp_path: Path
     position = writing.tape.begin_snapshot()
     writing.merge(1)
     await writing.tape.snapshot_ended(position, durable=False)
-    assert writing.durable == [1]
+    await until(lambda: writing.durable == [1])
     assert "could not be written" in writing.tape.error
     writing.merge(2)
     assert writing.durable == [1, 2]
@@ -287,6 +291,84 @@ async def test_the_segment_that_lacks_a_record_is_marked_though_the_next_has_beg
     await until(lambda: writing.durable == [1])
     assert next(segment.cut for segment in segments(tmp_path / "tape"))
     await writing.tape.close()
+
+
+async def test_a_segment_that_the_failed_write_began_is_marked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The snapshot that was begun with it may be durable: a restart would go on with that segment."""
+
+    def writes(file: BinaryIO, head: Mapping[str, Any], gradient: memoryview | None) -> int:
+        if head["type"] == "merge":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_record(file, head, gradient)
+
+    monkeypatch.setattr(tape_writer, "write_record", writes)
+    writing = Writing(tmp_path / "tape")
+    await writing.tape.idle()
+    writing.tape.note("lease", holder="u/1/1")
+    position = writing.tape.begin_snapshot()
+    writing.merge(1)
+    await until(lambda: writing.durable == [1])
+    assert position.segment == 2
+    assert cut_segments(tmp_path / "tape") == [1, 2]
+
+
+async def test_a_second_loss_while_the_snapshot_after_the_first_is_written_lasts_until_the_next(
+    tmp_path: Path, full: dict[str, bool]
+) -> None:
+    """The segment of the snapshot between them lacks merges, so a restart must not take it for whole."""
+    writing = Writing(tmp_path / "tape")
+    full["disk"] = True
+    writing.merge(1)
+    await until(lambda: writing.durable == [1])
+    writing.tape.applied(1)
+    full["disk"] = False
+    position = writing.tape.begin_snapshot()
+    await writing.tape.idle()
+    writing.merge(2)  # waits for the snapshot
+    full["disk"] = True
+    writing.tape.note("lease", holder="u/1/1")
+    await until(lambda: writing.durable == [1, 2])
+    assert cut_segments(tmp_path / "tape") == [1, 2]
+    full["disk"] = False
+    await writing.tape.snapshot_ended(position, durable=True)
+    assert "No space left on device" in writing.tape.error
+    assert writing.tape.wants_snapshot
+    writing.tape.applied(2)
+    await writing.snapshot()
+    writing.merge(3)
+    await writing.tape.idle()
+    assert (writing.tape.error, writing.durable, values_of(tmp_path / "tape")) == ("", [1, 2, 3], [3])
+    assert cut_segments(tmp_path / "tape") == []
+
+
+async def test_merges_do_not_follow_on_a_snapshot_that_was_begun_before_the_second_loss(tmp_path: Path, full: dict[str, bool]) -> None:
+    writing = Writing(tmp_path / "tape", based=False)
+    first = writing.tape.begin_snapshot()
+    full["disk"] = True
+    writing.tape.note("lease", holder="u/1/1")
+    await until(lambda: bool(writing.tape.error) and not writing.tape.snapshot_waits)
+    full["disk"] = False
+    second = writing.tape.begin_snapshot()
+    writing.merge(1)
+    await writing.tape.snapshot_ended(first, durable=True)
+    await writing.tape.idle()
+    assert writing.durable == []
+    await writing.tape.snapshot_ended(second, durable=True)
+    await writing.tape.idle()
+    assert writing.durable == [1]
+
+
+async def test_a_snapshot_that_could_not_be_written_either_is_not_tried_at_once(tmp_path: Path, full: dict[str, bool]) -> None:
+    """The disk is full: each try would fail as the one before."""
+    writing = Writing(tmp_path / "tape")
+    full["disk"] = True
+    writing.merge(1)
+    await until(lambda: writing.durable == [1])
+    assert writing.tape.wants_snapshot
+    writing.tape.applied(1)
+    await writing.snapshot(durable=False)
+    await until(lambda: not writing.tape.snapshot_waits)
+    assert not writing.tape.wants_snapshot
 
 
 async def test_what_waits_for_notes_comes_after_them(tmp_path: Path) -> None:
