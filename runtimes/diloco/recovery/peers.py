@@ -6,6 +6,7 @@ See docs/decisions/0250-state-of-a-peer.md.
 from __future__ import annotations
 
 import functools
+import secrets
 import threading
 import time
 from collections import deque
@@ -36,7 +37,7 @@ class PeersOfUnit(Peers):
         self._layout = layout
         self._process = process
         self._state = state
-        self._storer = Storer(config, layout, state)
+        self._storer = Storer(config, layout, state, secrets.token_hex(4))
         self._not_stored = ""
         """The storer's error that the syncer was told last."""
         self._tell: Callable[[], None] = lambda: None

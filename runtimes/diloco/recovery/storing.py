@@ -49,9 +49,12 @@ class Storer:
         config: LearnerConfig,
         layout: Layout,
         state: WholeState,
+        process: str,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`process`: see `StoredState`."""
         self._now = now
+        self._process = process
         self._config = config
         self._layout = layout
         self._state = state
@@ -92,6 +95,7 @@ class Storer:
             fingerprint=self._layout.fingerprint,
             rest=(0, ""),
             blocks=(),
+            process=self._process,
         )
         self._under_way = _UnderWay(state, self._state.store(state.name), self._now())
 

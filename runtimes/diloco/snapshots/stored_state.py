@@ -1,10 +1,11 @@
 """The inner state of a unit at `checkpoint.uri`. Its own processes write it, in blocks of bounded size; the manifest comes last.
 
-    <uri>/<job>/learners/v5p-0/000002-0000000240/00000-000003.bin    block 3 of rank 0: arrays one after the other, float32
-    <uri>/<job>/learners/v5p-0/000002-0000000240/rest.bin            step counts, rates, what the program hands over (state_values)
-    <uri>/<job>/learners/v5p-0/000002-0000000240/manifest.json       unit and step; sizes and checksums; which arrays are in which block
+    <uri>/<job>/learners/v5p-0/000002-0000000240-5d0e11fa/00000-000003.bin   block 3 of rank 0: arrays one after the other, float32
+    <uri>/<job>/learners/v5p-0/000002-0000000240-5d0e11fa/rest.bin           step counts, rates, what the program hands over (state_values)
+    <uri>/<job>/learners/v5p-0/000002-0000000240-5d0e11fa/manifest.json      unit and step; sizes and checksums; which block has which array
 
-The folder is named by the attempt and the local step at which the unit began to store. A folder without manifest does not count.
+The folder is named by the attempt, the local step at which the unit began to store, and the process. A folder without manifest does not
+count.
 
 See docs/decisions/0266-stored-states.md.
 """
@@ -45,13 +46,14 @@ LINK_SHARE = 0.25
 _ITEM = 4
 _MOST_BLOCK = BLOCK_BYTES + MOST_ARRAYS * _ITEM * PART_ELEMENTS
 """The most bytes of a block. It is written when a part has filled it, so it exceeds BLOCK_BYTES by less than one part."""
-_NAME = re.compile(r"\d{6,}-\d{10,}")
+_NAME = re.compile(r"\d{6,}-\d{10,}(-[0-9a-f]{8})?")
 _log = logging.getLogger(__name__)
 
 
-def name_of(attempt: int, local_step: int) -> str:
-    """The name of a state's folder. Names sort by attempt; within one process of an attempt, in the order of the states."""
-    return f"{attempt:06d}-{local_step:010d}"
+def name_of(attempt: int, local_step: int, process: str = "") -> str:
+    """The name of a state's folder. Names sort by attempt; within one process of an attempt, in the order of the states. `process` is as in
+    `StoredState`."""
+    return f"{attempt:06d}-{local_step:010d}" + (f"-{process}" if process else "")
 
 
 def folder_of(job: JobFile, unit: str, former: str = "") -> UnitFolder:
@@ -115,10 +117,12 @@ class StoredState:
     rest: tuple[int, str]
     """Bytes and SHA-256 of the small rest."""
     blocks: Sequence[Block]
+    process: str = ""
+    """Eight random hexadecimal digits, which tell two processes of one attempt apart. Empty in a state that an older version has stored."""
 
     @property
     def name(self) -> str:
-        return name_of(self.attempt, self.local_step)
+        return name_of(self.attempt, self.local_step, self.process)
 
     def to_manifest(self) -> bytes:
         meta: dict[str, Any] = {
@@ -130,6 +134,7 @@ class StoredState:
             "fingerprint": self.fingerprint,
             "rest": list(self.rest),
             "blocks": [block.to_json() for block in self.blocks],
+            "process": self.process,
         }
         return manifest_bytes({"t": self.t, "bytes": sum(block.bytes for block in self.blocks), "meta": meta})
 
@@ -150,6 +155,7 @@ class StoredState:
                 str(meta["fingerprint"]),
                 (int(size), str(sha256)),
                 [Block.from_json(block) for block in meta["blocks"]],
+                str(meta.get("process", "")),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise Unusable(f"{MANIFEST_FILE} is no manifest of a unit's state: {type(error).__name__}: {error}") from error

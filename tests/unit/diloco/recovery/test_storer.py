@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from builders.exchange import Place, job_file, training, until, weights
-from builders.momentum_learner import MomentumState
+from builders.momentum_learner import Copied, MomentumState
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import wholes
 from diloco.contract import Checkpoint, LearnerStates
@@ -17,7 +17,7 @@ from diloco.learner.arrays import ArrayStore
 from diloco.learner.config import read_learner_config
 from diloco.learner.stored_parts import PartsOfProcess, StoredParts
 from diloco.protocol.diloco_pb2 import Marker
-from diloco.protocol.state_parts import cut
+from diloco.protocol.state_parts import StateError, cut
 from diloco.protocol.state_values import decode
 from diloco.recovery.storing import MOST_SECONDS, Storer
 from diloco.snapshots.remote_folders import RemoteFolders
@@ -52,7 +52,12 @@ class Scene:
         self.now = 0.0
         self.kind, self.stage_rest = self.state.kind, self.state.stage_rest
         self.store = functools.partial(parts, self)
-        self.storer = Storer(self.config, LAYOUT, self, lambda: self.now)  # type: ignore[arg-type]
+        self.begin_process("5d0e11fa")
+
+    def begin_process(self, name: str) -> None:
+        """A process without steps behind it, and told to store its state."""
+        self.state.steps = 0
+        self.storer = Storer(self.config, LAYOUT, self, name, lambda: self.now)  # type: ignore[arg-type]
         self.storer.marker(Marker(t=8))
 
     def writes(self, name: str) -> PartsOfProcess:
@@ -119,6 +124,29 @@ def test_a_store_that_hangs_is_told_and_what_is_stored_after_all_takes_it_back(t
     assert late.storer.error
     late.stores()
     until(lambda: not late.storer.error, "nothing is wrong any more")
+
+
+def test_a_process_does_not_write_over_what_one_before_it_has_stored_at_the_same_step(tmp_path: Path) -> None:
+    """The processes of a learner outside the cluster have one attempt, and each counts its steps from 0."""
+
+    def dies() -> Copied:
+        raise StateError("the process dies once its blocks are written")
+
+    scene = Scene(tmp_path, Scene.writes)
+    scene.stores()
+    scene.begin_process("0b5c0a1d")
+    scene.state.momentum["w0"][:] = 7.0
+    scene.stage_rest = dies
+
+    def died() -> bool:
+        scene.step()
+        return bool(scene.storer.error)
+
+    until(died, "its blocks are written")
+    stored = scene.folder.newest()
+    assert stored is not None
+    for block in stored.blocks:
+        assert not any(scene.folder.read(stored, block.file, block.bytes, block.sha256))
 
 
 def test_a_state_is_stored_although_the_one_before_it_cannot_be_removed(
