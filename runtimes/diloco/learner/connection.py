@@ -33,7 +33,7 @@ from diloco.learner.incarnations import Incarnations
 from diloco.learner.outbox import Outbox
 from diloco.learner.peers import Peers
 from diloco.learner.push_coding import push_chunks, seed_chunks
-from diloco.learner.reconnect import RECONNECT, Attempts
+from diloco.learner.reconnect import MOST_EXCEPTIONS, RECONNECT, Attempts
 from diloco.learner.remainders import Remainders
 from diloco.learner.store import Float32Array, ParameterStore, Staged
 from diloco.protocol import rpc
@@ -230,10 +230,12 @@ class Connection:
             while not self._closing.is_set():
                 try:
                     welcomed, failure = self._stream()
-                except Exception:  # noqa: BLE001 - of a framework, or for want of memory: without this thread the unit would train on alone
-                    _log.exception("the exchange with the syncer at %s has failed; trying again", config.syncer)
-                    # As if it had not been welcomed, so that the delay grows: the next stream may bring the same again.
-                    attempts.failed(time.monotonic(), welcomed=False, refusal="")
+                except Exception as error:  # noqa: BLE001 - of a framework, or for want of memory
+                    _log.exception("the exchange with the syncer at %s has failed", config.syncer)
+                    if attempts.raised():
+                        why = f"the exchange with the syncer failed in this process {MOST_EXCEPTIONS} times in a row, at last with"
+                        self._inbox.put(RefusedForGood(Exit.CRASHED, f"{why} {type(error).__name__}: {error}"))
+                        return
                 else:
                     if failure is None:
                         return
@@ -272,6 +274,8 @@ class Connection:
                     welcomed = True
                 return welcomed, None if self._closing.is_set() else "the stream ended"
             except grpc.RpcError as error:
+                if outbox.failure is not None:
+                    raise outbox.failure from None
                 return welcomed, self._failure(error)
             except (FramingError, CodecError) as error:
                 _log.exception("what the syncer sent cannot be used")

@@ -81,7 +81,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class RefusedForGood:
-    """The syncer will never accept this process. The connection has ended."""
+    """The syncer will never accept this process, or the process cannot exchange with it. The connection has ended."""
 
     status: Exit
     message: str

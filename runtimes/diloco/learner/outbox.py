@@ -92,6 +92,8 @@ class Outbox:
         self._receipts = Receipts()
         self._finishing = False
         self._abandoned = False
+        self.failure: Exception | None = None
+        """What the coding of a push or seed has raised. It ends the stream."""
 
     # --- adding -------------------------------------------------------------------------------------------------------
 
@@ -247,7 +249,8 @@ class Outbox:
                 self._last_began = None
 
     def take(self) -> FromLearner | bytes | None:
-        """Return the next message, a chunk as its bytes. None if there is none now. For one thread, which calls `sent` after each one."""
+        """Return the next message, a chunk as its bytes. None if there is none now. For one thread, which calls `sent` after each one.
+        Raises what the coding of a chunk raises."""
         while True:
             with self._changed:
                 if self._abandoned:
@@ -262,7 +265,14 @@ class Outbox:
             if transfer is None:
                 return None
             # Outside the lock: the training thread must not wait for the coding of a fragment.
-            part = _next_of(transfer.what, most)
+            try:
+                part = _next_of(transfer.what, most)
+            except Exception as error:
+                with self._changed:
+                    self.failure = error
+                    self._making_chunk = False
+                    self._end_sending()
+                raise
             with self._changed:
                 beside = self._receipts.beside(self._now()) if part is not None else None
             made, data, last = _on_wire(part, beside)

@@ -9,6 +9,9 @@ from diloco.protocol.tls import TlsError
 
 RECONNECT: Final = ExponentialBackoff(initial=0.05, ceiling=2.0)
 """Seconds between two attempts to connect."""
+MOST_EXCEPTIONS = 10
+"""Streams in a row that an exception of this process may end, such as one for want of memory. Then the process gives up: without the
+exchange its unit would train on alone."""
 TLS_FAILURE_TIMEOUT = 300.0
 """How long TLS may fail before a process gives up, seconds. A kubelet needs about two minutes to bring renewed files."""
 
@@ -19,6 +22,7 @@ class Attempts:
     def __init__(self, first_logged: int) -> None:
         """`first_logged`: which failure in a row is logged first, from 1."""
         self.failures = 0
+        self._exceptions = 0
         self._first_logged = first_logged
         self._refused_since: float | None = None
         self._logged = ""
@@ -31,6 +35,7 @@ class Attempts:
             refusal: why TLS failed, or ""
         """
         self.failures = 1 if welcomed else self.failures + 1
+        self._exceptions = 0 if welcomed else self._exceptions
         if not refusal:
             self._refused_since = None
         elif self._refused_since is None:
@@ -41,3 +46,11 @@ class Attempts:
             self._logged = refusal
             return True
         return False
+
+    def raised(self) -> bool:
+        """Note that an exception of this process has ended a stream. Return whether to give up."""
+        # As if it had not been welcomed, so that the delay grows: the next stream may bring the same again.
+        self.failures += 1
+        self._exceptions += 1
+        self._refused_since = None
+        return self._exceptions == MOST_EXCEPTIONS

@@ -1,7 +1,7 @@
 """What the failed attempts of a learner to reach its syncer lead to."""
 
 import pytest
-from diloco.learner.reconnect import TLS_FAILURE_TIMEOUT, Attempts
+from diloco.learner.reconnect import MOST_EXCEPTIONS, TLS_FAILURE_TIMEOUT, Attempts
 from diloco.protocol.tls import TlsError
 
 
@@ -39,3 +39,12 @@ def test_tls_that_worked_meanwhile_may_fail_for_the_whole_time_again() -> None:
     attempts.failed(TLS_FAILURE_TIMEOUT, welcomed=False, refusal="")
     attempts.failed(TLS_FAILURE_TIMEOUT + 1, welcomed=False, refusal="the certificate has expired")
     assert attempts.failures == 3
+
+
+def test_exceptions_in_a_row_end_the_attempts_but_for_a_stream_between_them_that_went_well() -> None:
+    attempts = Attempts(first_logged=1)
+    gave_up = [attempts.raised() for _ in range(MOST_EXCEPTIONS - 1)]
+    attempts.failed(0.0, welcomed=False, refusal="")
+    assert attempts.raised()
+    attempts.failed(0.0, welcomed=True, refusal="")
+    assert not any([*gave_up, attempts.raised()])

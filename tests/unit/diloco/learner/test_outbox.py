@@ -299,6 +299,20 @@ def test_every_push_is_ended_once_whatever_becomes_of_it(outbox: Outbox) -> None
     assert sorted(ended) == [1, 2, 3, 7, 8, 9, 10, 11]
 
 
+def test_a_push_that_cannot_be_coded_is_ended_too_and_says_why(outbox: Outbox) -> None:
+    def chunks() -> Iterator[DataChunk]:
+        raise RuntimeError("the device is full")
+        yield
+
+    ended: list[int] = []
+    outbox.push(Chunk(kind=Chunk.PUSH, t=1), chunks(), lambda: ended.append(1))
+    take(outbox)
+    with pytest.raises(RuntimeError, match="the device is full") as raised:
+        outbox.take()
+    outbox.abandon()
+    assert (outbox.failure, ended) == (raised.value, [1])
+
+
 # --- the end of a stream ------------------------------------------------------------------------------------------------
 
 

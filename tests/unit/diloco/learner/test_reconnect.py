@@ -11,9 +11,11 @@ from builders.exchange import solo, weights
 from builders.scripted_syncer import INCARNATION, ScriptedStream, ScriptedSyncer
 from builders.stepped_learner import AHEAD, Learner, kinds, newest_progress, of_fragment, progress, values
 from builders.training_loop import BATCH, TOKENS
+from diloco.contract import Exit
 from diloco.learner.arrays import ArrayStore
-from diloco.learner.inbox import Leased, PullWanted, Received, Welcomed
+from diloco.learner.inbox import Leased, PullWanted, Received, RefusedForGood, Welcomed
 from diloco.learner.leave import Leave
+from diloco.learner.reconnect import MOST_EXCEPTIONS
 from diloco.learner.store import Float32Array, Ready
 from diloco.protocol.backoff import ExponentialBackoff
 from diloco.protocol.diloco_pb2 import Taken, ToLearner
@@ -92,6 +94,33 @@ def test_the_delay_grows_with_each_exception_of_the_store_in_a_row(
     syncer.accept().welcome(resumed=True, t=6).end()
     syncer.accept()
     assert failures == [1, 2, 3, 1]
+
+
+def test_a_push_that_cannot_be_coded_again_and_again_ends_the_process_with_the_reason(
+    learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its unit would train on alone."""
+    noted_failures(monkeypatch)
+
+    def fails(self: ArrayStore, names: Sequence[str], values: Float32Array) -> Float32Array:
+        raise RuntimeError("the device is full")
+
+    monkeypatch.setattr(ArrayStore, "rounded", fails)
+    streams = [stream]
+    for _ in range(MOST_EXCEPTIONS):
+        learner.train()
+        streams[-1].pull(1, 6)
+        learner.wait_for(PullWanted)
+        learner.train()
+        if len(streams) < MOST_EXCEPTIONS:
+            streams.append(syncer.accept().welcome(resumed=True, t=6))
+            learner.wait_for(Welcomed)
+    learner.wait_for(RefusedForGood)
+    with pytest.raises(Leave) as left:
+        learner.train()
+    assert left.value.status is Exit.CRASHED
+    assert left.value.message.endswith("10 times in a row, at last with RuntimeError: the device is full")
+    learner.is_over()
 
 
 # --- back within the window ---------------------------------------------------------------------------------------------
