@@ -56,6 +56,8 @@ class _Base(NamedTuple):
     version: int
     value: Float32Array
     """What this process owns of it, read-only."""
+    generation: int = 0
+    """In which it came."""
     checksum: int = 0
     """As it came with the broadcast. 0 for a seed."""
 
@@ -169,7 +171,7 @@ class Connection:
             # The base of pushes to come: a change in place would code them against values that the syncer does not have.
             value.flags.writeable = False
             with self._lock:
-                self._bases[index] = _Base(0, value)
+                self._bases[index] = _Base(0, value, generation)
                 # A rank may own nothing of a fragment.
                 if value.size and self._outbox is not None and generation == self._generation:
                     header = Chunk(kind=Chunk.SEED, fragment=index, coding=Chunk.FLOAT32)
@@ -417,15 +419,18 @@ class Connection:
     def _adopt(self, transfer: Transfer) -> None:
         header = transfer.header
         coding, portion = Coding(header.coding), self._portions[header.fragment]
-        version, base, _ = self._bases.get(header.fragment, _Base(-1, np.empty(portion.size, np.float32)))
+        base = self._bases.get(header.fragment, _Base(-1, np.empty(portion.size, np.float32)))
         # Ends the stream. The next Hello says which versions are here, and the syncer sends this fragment whole.
-        if coding.delta and version != header.base:
-            raise CodecError(f"fragment {header.fragment} came as a delta against version {header.base}; this learner holds {version}")
-        value = value_of_cut(coding, transfer.payload, portion, base)
+        if coding.delta and base.version != header.base:
+            raise CodecError(f"fragment {header.fragment} came as a delta against version {header.base}; this learner holds {base.version}")
+        value = value_of_cut(coding, transfer.payload, portion, base.value)
+        # To a learner that comes back the syncer sends version 0 again, see `Exchanges.held`. Adopted twice, it would overwrite steps.
+        if (base.version, base.generation) == (header.t, self._generation) and np.array_equal(base.value, value):
+            return
         ready = self._store.prepare(self._names[header.fragment], value)
         value.flags.writeable = False
         with self._lock:
-            self._bases[header.fragment] = _Base(header.t, value, header.checksum)
+            self._bases[header.fragment] = _Base(header.t, value, self._generation, header.checksum)
             self._ahead.received(header.fragment)
             self._remainders.received(header.fragment, header.t, header.merged)
         self._inbox.put(Received(header.fragment, header.t, ready, self._epoch, header.tokens))

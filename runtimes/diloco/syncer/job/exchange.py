@@ -138,7 +138,7 @@ class Exchanges:
 
     def held(self, versions: Sequence[int]) -> dict[int, int]:
         """Return, of the versions that a resumed learner says it holds, those that it need not be sent, by fragment. Not version 0: that
-        may be a seed of its own which the job did not take, and nothing in a Hello tells it from the job's."""
+        may be a seed of its own which the job did not take, and nothing in a Hello tells it from the job's. The learner compares them."""
         return {p: t for p, t in enumerate(versions) if t > 0}
 
     def version(self, p: int) -> int:

@@ -153,6 +153,24 @@ def test_back_in_time_it_says_what_it_holds_and_goes_on_where_it_stopped(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("resumed", "sent", "steps"),
+    [(True, 5.0, 4), (True, 9.0, 1), (False, 5.0, 1)],
+    ids=["the same", "another, as its seed was not taken", "the same to a new session"],
+)
+def test_a_version_that_it_holds_already_does_not_overwrite_its_steps(
+    learner: Learner, syncer: ScriptedSyncer, *, resumed: bool, sent: float, steps: int
+) -> None:
+    stream = syncer.accept().welcome().broadcast_all(0, weights(5.0)).lease(0, 100)
+    learner.train(2)
+    stream.end()
+    again = syncer.accept().welcome(resumed=resumed).broadcast_all(0, weights(sent)).lease(100, 200)
+    learner.wait_for(Leased)
+    learner.train(2)
+    assert values(learner) == {sent + steps}
+    assert list(newest_progress(again, 4).steps) == [steps, steps]
+
+
 def test_back_in_time_leases_that_come_are_added_to_those_that_it_has(
     learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream
 ) -> None:

@@ -60,9 +60,9 @@ def assert_nothing_is_lost(place: Place, units: list[LocalLearner]) -> None:
         versions[p], made[p, t] = t, merge["checksum"]
     for unit in units:
         held = connection_of(unit.session)._bases if unit.session is not None else {}  # it may not have joined yet
-        for p, (version, value, _) in held.items():
-            if version:
-                assert made[p, version] == f"{zlib.crc32(value):08x}", f"unit {unit.unit} holds other values of fragment {p}"
+        for p, base in held.items():
+            if base.version:
+                assert made[p, base.version] == f"{zlib.crc32(base.value):08x}", f"unit {unit.unit} holds other values of fragment {p}"
 
 
 def train_on(place: Place, port: int, units: list[LocalLearner]) -> None:
