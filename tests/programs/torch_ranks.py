@@ -177,6 +177,7 @@ def check(kind: str, rank: int, ranks: int) -> None:
     assert set(digests) == {twin.stage(group).wait().tobytes()}, "every rank has the same values, those of one process"
     if kind == "fsdp":
         check_trained(ranks)
+        check_gathered(ranks)
     if kind == "ddp":
         assert {name: value.tobytes() for name, value in store.read(group).items()} == {
             name: value.tobytes() for name, value in twin.read(group).items()
@@ -208,6 +209,27 @@ def check_trained(ranks: int) -> None:
         assert "in the place of 1.bias" in str(error)  # noqa: PT017 - no pytest here
     else:
         raise AssertionError("another parameter was not found")
+
+
+def check_gathered(ranks: int) -> None:
+    """A model that FSDP has gathered, and keeps after a forward pass without a backward pass, joins sharded and computes with what it
+    adopts."""
+    for kept in (None, False):  # None: by the outermost module only
+        module = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 6))
+        for child in (module[0], module):
+            fully_shard(child, mesh=init_device_mesh("cpu", (ranks,)), reshard_after_forward=kept)
+        store = ModuleStore(module)
+        store.divide()
+        names = [spec.name for spec in store.specs()]
+        module(torch.ones(2, 6))
+        store.apply(store.prepare(names, np.full(sum(piece.elements for piece in store.owned()), 0.5, np.float32)))
+        store.fill(names)
+        # 6 * 0.5 + 0.5 = 3.5 in the first layer, 8 * 3.5 * 0.5 + 0.5 in the second
+        assert module(torch.ones(2, 6)).unique().tolist() == [14.5], "adopted"
+        store.write({spec.name: np.full(spec.shape, 1.0, np.float32) for spec in store.specs()})
+        # 6 + 1 = 7, 8 * 7 + 1
+        assert module(torch.ones(2, 6)).unique().tolist() == [57.0], "written"
+        assert ModuleStore(module).owned() == store.held(), "the part of this rank, although all is gathered"
 
 
 def check_buffers(rank: int) -> None:

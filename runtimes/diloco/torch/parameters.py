@@ -18,6 +18,7 @@ from diloco.torch.memory import check_memory
 
 _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module"})
 """Parts that torch.compile and activation checkpointing insert into the names of parameters."""
+_FSDP = "torch.distributed.fsdp"
 _FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
 
@@ -41,6 +42,7 @@ def parameters_of(module: torch.nn.Module, trained: Callable[[str], bool] | None
     Raises LayoutError, naming the parameter, for a module that cannot be exchanged.
     """
     _refuse_fsdp1(module)
+    shard_again(module)
     named = named_parameters(module)
     for name, parameter in named.items():
         _check_exists(name, parameter)
@@ -63,6 +65,16 @@ def named_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
         if isinstance(child, (DistributedDataParallel, DataParallel))
     }
     return {_plain(name, inner): parameter for name, parameter in module.named_parameters()}
+
+
+def shard_again(module: torch.nn.Module) -> None:
+    """Let FSDP put its sharded parameters back into the model, in place of those that it has gathered and kept, as it does after a forward
+    pass without a backward pass. The next forward pass gathers them anew."""
+    if (loaded := sys.modules.get(_FSDP)) is None:  # not imported here: that takes a second, and a model can have it only if it is loaded
+        return
+    for child in module.modules():
+        if isinstance(child, loaded.FSDPModule):
+            child.reshard()
 
 
 def _plain(name: str, inner: set[str]) -> str:

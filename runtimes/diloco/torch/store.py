@@ -22,7 +22,7 @@ from diloco.canonical import Canonical, Part, lay_out
 from diloco.learner.store import Float32Array, Ready, check_size
 from diloco.torch.adoption_check import AdoptionCheck
 from diloco.torch.frozen import digest
-from diloco.torch.parameters import parameters_of
+from diloco.torch.parameters import parameters_of, shard_again
 from diloco.torch.places import Place, held, local
 from diloco.torch.processes import Replicas, add_up, agree, gather_bytes
 from diloco.torch.staging import StagedTensors, Stager
@@ -167,6 +167,7 @@ class ModuleStore:
     @torch.no_grad()
     def apply(self, ready: Ready) -> None:
         """Overwrite the parameters in place. On CUDA the host does not wait: the current stream copies the values."""
+        shard_again(self._module)  # else the model would compute on with what FSDP gathered before
         if self.adoption_check is not None:
             # Of the parameters that `fill` overwrites, too: this rank may own nothing of one, or another layer of it.
             for name in self.parameter_names([tensor for tensor in ready.names if tensor in self._held]):
@@ -214,6 +215,7 @@ class ModuleStore:
     def write(self, values: Mapping[str, Float32Array]) -> None:
         """Overwrite the named tensors with values in canonical shape, for use outside of a job. If a tensor is sharded over processes, this
         one overwrites its part. Raises KeyError for an unknown name, ValueError for another shape."""
+        shard_again(self._module)
         for name, value in values.items():
             spec = self._parts[name].spec
             if value.shape != spec.shape:

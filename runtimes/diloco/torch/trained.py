@@ -8,7 +8,6 @@ See docs/decisions/0161-parameters-of-a-unit.md.
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -20,10 +19,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from diloco.learner.leave import LoopError
 from diloco.torch.optimizers import some
-from diloco.torch.parameters import Parameters, named_parameters
+from diloco.torch.parameters import Parameters, named_parameters, shard_again
 
 _VALUES = methodcaller("values")
-_FSDP = "torch.distributed.fsdp"
 
 
 class TrainedParameters:
@@ -42,8 +40,7 @@ class TrainedParameters:
         """Raise LoopError, with the names, if the program trains other parameters than it joined with."""
         if self._is_as_before():
             return
-        # After an evaluation FSDP leaves gathered parameters in the model; the sharded ones, which joined, are only put away.
-        _shard_again(self._module)
+        shard_again(self._module)
         if self._is_as_before():
             return
         if changes := self._found():
@@ -124,12 +121,3 @@ class _OtherOptimizers:
 
         handle = register_optimizer_step_post_hook(stepped)
         weakref.finalize(self, handle.remove)
-
-
-def _shard_again(module: torch.nn.Module) -> None:
-    """Let FSDP put its sharded parameters back into the model."""
-    if (loaded := sys.modules.get(_FSDP)) is None:  # not imported here: that takes a second, and a model can have it only if it is loaded
-        return
-    for child in module.modules():
-        if isinstance(child, loaded.FSDPModule):
-            child.reshard()
