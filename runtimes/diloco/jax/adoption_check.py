@@ -76,4 +76,5 @@ def _some(data: jax.Array, nothing: jax.Array) -> jax.Array:
     """Return at most SAMPLE elements of an array, float32, evenly over it. `nothing` is 0, see `rectangles.same`."""
     count = min(SAMPLE, data.size)
     flat = np.arange(count, dtype=np.int64) * data.size // max(1, count)
-    return data[np.unravel_index(flat, data.shape)].astype(jnp.float32) + nothing
+    # numpy has no indices for a single number.
+    return data[np.unravel_index(flat, data.shape) if data.ndim else ()].astype(jnp.float32) + nothing

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import diloco.jax
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from builders.exchange import PROGRAMS, Place, Processes, job_file, training
+from builders.exchange import PROGRAMS, LocalSyncer, Place, Processes, job_file, training
 from builders.frameworks.on_jax import STEP, JaxProgram
 from diloco.contract import Exit
 from diloco.learner.leave import LoopError
@@ -47,6 +49,18 @@ def test_what_comes_while_the_program_holds_its_parameters_is_looked_at_when_it_
 
     with pytest.raises(LoopError, match="parameter 'bias' goes on from the values"):
         keep_own()
+
+
+def test_a_model_with_a_parameter_that_is_one_number_joins_and_trains(tmp_path: Path) -> None:
+    place = Place(tmp_path, job_file(training(12, fragments=2)))
+    with LocalSyncer(place) as syncer:
+        params = {"scale": jnp.ones(()), "weight": jnp.ones(3)}
+        with diloco.jax.join(params, (), environment=place.of_learner(syncer.address, "a")) as session:
+            params, state = session.params, session.opt_state
+            for batch in session.batches(lambda numbers: np.ones(len(numbers)), 2):
+                params = {name: leaf * 0.99 for name, leaf in params.items()}
+                params, state = session.step(params, state, tokens=batch.size)
+        assert session.done
 
 
 @pytest.fixture
