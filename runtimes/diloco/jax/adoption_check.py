@@ -28,6 +28,7 @@ class _Sample:
     """Some elements of one leaf: before an adoption, after it, and after each of the program's next steps."""
 
     path: str
+    sharding: jax.sharding.Sharding
     values: list[jax.Array] = field(default_factory=list)
 
     def take(self, leaf: jax.Array) -> None:
@@ -53,7 +54,7 @@ class AdoptionCheck:
         """Leaves were overwritten. Watch the largest of them. `before` and `adopted`: old and new leaves, by path."""
         if self._overwrites.looks and adopted:
             path = max(adopted, key=lambda path: adopted[path].size)
-            sample = _Sample(path)
+            sample = _Sample(path, adopted[path].sharding)
             sample.take(before[path])
             sample.take(adopted[path])
             self._open.append(sample)
@@ -62,6 +63,8 @@ class AdoptionCheck:
     @without_mesh
     def stepped(self, leaves: Mapping[str, jax.Array]) -> None:
         """Check the leaves that a step of the program gave back. Raises LoopError if several adoptions in a row had no effect on them."""
+        # A leaf that the program has placed otherwise has other elements in its first shard.
+        self._open = [x for x in self._open if leaves[x.path].sharding.is_equivalent_to(x.sharding, leaves[x.path].ndim)]
         for sample in self._open:
             sample.take(leaves[sample.path])
         self._done += [sample for sample in self._open if len(sample.values) == 4]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -74,9 +75,8 @@ class TreeStore[Tree]:
         self._parts = {name: part for name, part in parts.items() if part.parameter in self._leaves}
         self._frozen_parts = [part for part in parts.values() if part.parameter in self._frozen]
         self._wholes = {name: rectangle(part, whole(part.spec)) for name, part in self._parts.items()}
-        self._placements = {path: (leaf.sharding, leaf.committed) for path, leaf in self._leaves.items()}
-        """Sharding and commitment of each leaf, for other threads. They must not look at leaves, which the program may donate at any
-        moment."""
+        self._placements: dict[str, _Placement] = {path: (leaf.sharding, leaf.committed) for path, leaf in self._leaves.items()}
+        """For other threads. They must not look at leaves, which the program may donate at any moment."""
         self._applied: list[Ready] = []
         """What was applied since the tree was handed out last."""
         self.adoption_check: AdoptionCheck | None = None
@@ -277,30 +277,48 @@ class TreeStore[Tree]:
         self._leaves |= updated
 
     def _native(self, part: Part, value: Float32Array) -> _Native:
-        """Return the value with its leaf's placement; for a layer of a leaf on several devices, one piece for each device."""
-        sharding, committed = self._placements[part.parameter]
         # np.array copies: on CPU the array could otherwise share the caller's memory.
-        native = self._in_its_type(part, np.array(part.to_native(value), order="C"))
+        return self._placed(part, self._in_its_type(part, np.array(part.to_native(value), order="C")))
+
+    def _placed(self, part: Part, native: np.ndarray[Any, Any]) -> _Native:
+        """Bring a value to the devices as its leaf lies now."""
+        placement = sharding, committed = self._placements[part.parameter]
         if part.layer is not None and len(sharding.device_set) > 1:
-            pieces = sharding.addressable_devices_indices_map(self._shapes[part.parameter]).items()
-            return {device: jax.device_put(native[index[1:]], device) for device, index in pieces if index and _has(index[0], part.layer)}
+            indices = sharding.addressable_devices_indices_map(self._shapes[part.parameter]).items()
+            holding = {device: index[1:] for device, index in indices if index and _has(index[0], part.layer)}
+            return _Native({device: jax.device_put(native[index], device) for device, index in holding.items()}, placement)
         device = next(iter(sharding.device_set))
         # Committed only if the leaf was: otherwise the program's step would be compiled anew.
         if committed:
-            placed: jax.Array = jax.device_put(native, sharding if part.layer is None else device)
-            return placed
+            return _Native(jax.device_put(native, sharding if part.layer is None else device), placement)
         with jax.default_device(device):
-            return jnp.asarray(native)
+            return _Native(jnp.asarray(native), placement)
+
+    def _on_host(self, part: Part, native: _Native) -> np.ndarray[Any, Any]:
+        """Copy a value back from the devices. Waits for them."""
+        if isinstance(native.value, jax.Array):
+            return np.array(native.value)
+        shape, (sharding, _) = self._shapes[part.parameter], native.placement
+        indices = sharding.addressable_devices_indices_map(shape)
+        whole = np.empty(shape[1:], self._types[part.parameter])
+        for device, piece in native.value.items():
+            whole[(indices[device] or ())[1:]] = piece
+        return whole
 
     def _updated(self, ready: Ready) -> dict[str, jax.Array]:
         leaves: dict[str, jax.Array] = {}
-        layers: dict[str, list[tuple[int, _Native]]] = {}
-        for name, value in zip(ready.names, ready.native, strict=True):
+        layers: dict[str, list[tuple[int, _Value]]] = {}
+        native: _Native
+        for name, native in zip(ready.names, ready.native, strict=True):
             part = self._parts[name]
+            # The program may place a leaf otherwise after the value was prepared, as a first step with out_shardings does.
+            if native.placement != self._placements[part.parameter]:
+                native = self._placed(part, self._on_host(part, native))
             if part.layer is None:
-                leaves[part.parameter] = value
+                assert isinstance(native.value, jax.Array)  # only layers are in pieces
+                leaves[part.parameter] = native.value
             else:
-                layers.setdefault(part.parameter, []).append((part.layer, value))
+                layers.setdefault(part.parameter, []).append((part.layer, native.value))
         return leaves | {path: _with_layers(self._leaves[path], values) for path, values in layers.items()}
 
     def _in_its_type(self, part: Part, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -315,7 +333,17 @@ class TreeStore[Tree]:
         return list(zip(parts, parted(names, [part.spec.shape for part in parts], values), strict=True))
 
 
-type _Native = jax.Array | dict[jax.Device, jax.Array]
+type _Placement = tuple[jax.sharding.Sharding, bool]
+"""Sharding of a leaf, and whether it is committed."""
+type _Value = jax.Array | dict[jax.Device, jax.Array]
+"""On the devices; for a layer of a leaf on several devices, one piece for each device that has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Native:
+    value: _Value
+    placement: _Placement
+    """That of its leaf when the value was prepared."""
 
 
 class StagedLeaves:
@@ -343,7 +371,7 @@ def _set_layers(leaf: jax.Array, values: list[jax.Array], layers: list[int], not
     return leaf
 
 
-def _with_layers(leaf: jax.Array, values: list[tuple[int, _Native]]) -> jax.Array:
+def _with_layers(leaf: jax.Array, values: list[tuple[int, _Value]]) -> jax.Array:
     """Return `leaf` with some slices along its first axis replaced, and with its placement.
 
     Compiled once for each shape, type and number of slices, as the layers are arguments, not constants. The leaf is not donated, because

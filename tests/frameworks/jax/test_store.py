@@ -151,7 +151,6 @@ def test_parameters_that_change_their_form_between_steps_are_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["", "jax.set_mesh(mesh)"])
 def test_arrays_spread_over_devices_keep_their_placement(mesh: str) -> None:
-    # The number of CPU devices is fixed when JAX starts, hence a process of its own.
     program = """
         import jax, jax.numpy as jnp, numpy as np
         from jax.sharding import NamedSharding, PartitionSpec
@@ -187,8 +186,48 @@ def test_arrays_spread_over_devices_keep_their_placement(mesh: str) -> None:
         assert {name: leaf.sharding for name, leaf in store.hand_out().items()} == placed
         assert step._cache_size() == programs, (programs, step._cache_size())
     """
+    run_with_two_devices(program.replace("MESH", mesh))
+
+
+@pytest.mark.slow
+def test_what_was_prepared_is_adopted_as_it_is_by_a_program_that_places_its_parameters_otherwise_meanwhile() -> None:
+    run_with_two_devices("""
+        import jax, jax.numpy as jnp, numpy as np
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+        from diloco.canonical import Canonical
+        from diloco.jax import TreeStore
+
+        def placed(devices):
+            along = lambda *axes: NamedSharding(Mesh(np.array(devices), ("data",)), PartitionSpec(*axes))
+            return {"across": along(None, "data"), "layers": along("data"), "whole": along("data")}
+
+        first, second = jax.devices()
+        params = {"across": jnp.zeros((2, 4)), "layers": jnp.zeros((2, 3)), "whole": jnp.zeros((4, 2))}
+        store = TreeStore(params, canonical={name: Canonical(name + ".{layer}", stacked=True) for name in ("across", "layers")})
+        store.watch()
+        names = [spec.name for spec in store.specs()]
+        adopt = lambda add: store.apply(store.prepare(names, np.arange(22, dtype=np.float32) + add))
+        adopt(0)
+        for add, devices in ((100, (first, second)), (200, (second, first)), (300, (second,)), (400, (first, second))):
+            held = store.hand_out()
+            adopt(add)
+            # As a first step with out_shardings, and a program that makes another mesh.
+            store.take_back(jax.tree.map(jax.device_put, held, placed(devices)))
+            after = store.hand_out()
+            flat = np.concatenate([np.asarray(after[name]).reshape(-1) for name in ("across", "layers", "whole")])
+            np.testing.assert_array_equal(flat, np.arange(22) + add)
+            assert {name: leaf.sharding for name, leaf in after.items()} == placed(devices)
+            # Until all adoptions are looked at.
+            for _ in range(3):
+                jax.block_until_ready([sample.values for sample in store.adoption_check._done])
+                store.take_back(jax.tree.map(lambda leaf: leaf + 0, store.hand_out()))
+    """)
+
+
+def run_with_two_devices(program: str) -> None:
+    # The number of CPU devices is fixed when JAX starts, hence a process of its own.
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", textwrap.dedent(program).replace("MESH", mesh)]
+    command = [sys.executable, "-c", textwrap.dedent(program)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
