@@ -69,7 +69,7 @@ class UnitReport(UnitFigures):
     phase: UnitPhase
     contributions: int = 0
     seconds_since_heard: float = 0.0
-    """Seconds since a step, a contribution, its join, or the end of a pause, when the report was made."""
+    """Seconds since a step, a contribution, its join, the end of a pause, or the start of the syncer, when the report was made."""
     loss: float | None = None
     message: str = ""
     local_step: int = 0

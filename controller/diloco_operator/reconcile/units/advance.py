@@ -81,6 +81,8 @@ def _state(
     if seen is not None and seen.phase is UnitPhase.DISCONNECTED:
         why = "is not connected to the syncer: its program starts, or reconnects after a loss"
         return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, why
+    if seen is not None and seen.phase is UnitPhase.REFUSED:
+        return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, end_words.refused_and_runs(seen.message)
     if context.report is None:
         return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "its pods run, and no report of the syncer says more"
     return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "its program starts (imports, builds its model) and has not joined yet"

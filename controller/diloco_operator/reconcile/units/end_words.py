@@ -140,6 +140,10 @@ def not_heard_from(stall: float) -> str:
     return f"the syncer has not heard from it for {_stall(stall)}"
 
 
+def refused_and_runs(why: str) -> str:
+    return f"the syncer has refused it, and its program has not ended: {why}"
+
+
 def pause_too_long(pause: str) -> str:
     """Say that a program paused for longer than it had announced. `pause`: what it had said about the pause."""
     return f"its program paused for longer than it had said ({pause}); raise at_most in session.paused"

@@ -53,7 +53,7 @@ def _join_timeout(context: ReconcileContext, record: UnitStatusRecord, since: fl
 def _stall_timeout(context: ReconcileContext, report: Report, seen: UnitReport) -> Timeout:
     """Return the time-out of a process from which the syncer hears nothing any more, or only heartbeats and no steps. Only a report shows
     this, so the time of the report counts."""
-    if seen.phase not in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING, UnitPhase.DISCONNECTED):
+    if seen.phase is UnitPhase.DONE:
         return Timeout()
     # A silence cannot be longer than the syncer has run: what it missed before its restart is not the learner's fault.
     since_syncer = report.received_at - context.syncer_since
@@ -75,7 +75,10 @@ def _silences(context: ReconcileContext, seen: UnitReport) -> Iterator[tuple[flo
     learners = context.spec.learners
     stall, first_step = learners.stall_timeout, learners.timeouts.first_step
     alive, quiet = seen.seconds_since_alive, seen.seconds_since_heard
-    yield alive, max(stall, HEARTBEATS_MISSED * HEARTBEAT), partial(end_words.not_heard_from, stall)
+    gone = (
+        partial(end_words.refused_and_runs, seen.message) if seen.phase is UnitPhase.REFUSED else partial(end_words.not_heard_from, stall)
+    )
+    yield alive, max(stall, HEARTBEATS_MISSED * HEARTBEAT), gone
     if seen.pause:
         yield quiet, max(stall, quiet + seen.pause_left), partial(end_words.pause_too_long, seen.pause)
     elif not seen.local_step:

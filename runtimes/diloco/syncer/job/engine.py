@@ -126,7 +126,7 @@ class Engine:
             state.tokens,
             state.checksums,
         )
-        state.unit_stats.take_attempts(state.fences)  # some may have joined after the snapshot
+        state.unit_stats.take_attempts(state.fences, clock())  # some may have joined after the snapshot
         sessions = SessionRegistry(config.job.uid, state.fences, config.timeouts.reconnect_window, state.sessions, clock())
         self._job = job = JobParts(
             streams, sessions, self.exchanges, self.work, state.unit_stats, tape, changes, incarnation=state.tape.incarnation or process

@@ -191,7 +191,8 @@ class Membership:
             stats.refuse(reason_of(rejected.code), rejected.message)
             # An older attempt may still try to join. It must not hide the state of the newest one.
             if rejected.code == Refused.LAYOUT and request.attempt >= stats.attempt:
-                stats.attempt = request.attempt
+                if request.attempt > stats.attempt:  # one that tries again and again is not heard from anew each time
+                    stats.attempt, stats.heard_at = request.attempt, now
                 stats.lost(now, rejected.message, Phase.REFUSED)
         _log.warning("refused (%s): %s", name_of(rejected.code), rejected.message)
         stream.outgoing.close(ToLearner(refused=Refused(code=rejected.code, message=rejected.message)))

@@ -98,7 +98,8 @@ class UnitStats:
     holds_parameters: bool = False
     """Its process has taken the job's parameters, and may take its first step."""
     heard_at: float | None = None
-    """When it last did something: a step, a contribution, a join, or the end of a pause."""
+    """When it last did something: a step, a contribution, a join, or the end of a pause. Of a unit that has not joined this process of the
+    syncer: when this began. None if the syncer does not know the unit."""
     alive_at: float | None = None
     """When its process last said that it is alive. None if it has not since it joined."""
     pause: str = ""
@@ -211,11 +212,12 @@ class UnitStatsTable:
             refused = {str(reason): int(count) for reason, count in values["refused"].items()}
             self._units[name] = UnitStats(name, int(values["attempt"]), Phase.DISCONNECTED, refused)
 
-    def take_attempts(self, fences: Mapping[str, int]) -> None:
+    def take_attempts(self, fences: Mapping[str, int], now: float) -> None:
         """Take each unit's newest attempt from `fences`, so that the operator names none that the syncer refuses. A unit without a fence
-        has no attempt: what is restored may be of another job, whose attempts say nothing about this one's."""
+        has no attempt: what is restored may be of another job, whose attempts say nothing about this one's. Silence counts from `now`."""
         for unit in {*self._units, *fences}:
-            self.of(unit).attempt = fences.get(unit, 0)
+            stats = self.of(unit)
+            stats.attempt, stats.heard_at = fences.get(unit, 0), now
 
     def of(self, unit: str) -> UnitStats:
         """Return the unit's statistics, new ones for a unit that was never seen."""

@@ -279,7 +279,7 @@ test_several_hosts = timelines(
 
 
 # --- units that are not heard from --------------------------------------------------------------------------------------
-CONTRIBUTING, JOINING, DISCONNECTED = UnitPhase.CONTRIBUTING, UnitPhase.JOINING, UnitPhase.DISCONNECTED
+CONTRIBUTING, JOINING, DISCONNECTED, REFUSED = UnitPhase.CONTRIBUTING, UnitPhase.JOINING, UnitPhase.DISCONNECTED, UnitPhase.REFUSED
 
 
 test_silence = timelines(
@@ -317,6 +317,13 @@ test_silence = timelines(
         one_unit(),
         at(600, t.syncer_restarts),
         at(605, t.reported(DISCONNECTED, heard=600.0), deleted(), states(v5p_0="Joining")),
+    ),
+    process_that_the_syncer_has_refused_and_that_does_not_end_is_replaced=given(
+        one_unit(),
+        at(100, t.reported(REFUSED, heard=29.0, message="other tensors"), deleted()),
+        at(100, unit(state="Joining", message="the syncer has refused it, and its program has not ended: other tensors")),
+        at(100, t.reported(REFUSED, heard=30.0, message="other tensors"), deleted("v5p-0-a1-0")),
+        at(100, unit(failures=1, message=has("the syncer has refused it, and its program has not ended: other tensors"))),
     ),
     stale_report_ends_no_unit=given(
         one_unit(),

@@ -19,6 +19,7 @@ from diloco.snapshots.remote import RemoteSnapshots
 from diloco.snapshots.store import Loaded, SnapshotError, SnapshotStore
 from diloco.snapshots.tensor_file import TensorParts, write_tensors
 from diloco.syncer.config import Timeouts
+from diloco.syncer.fences import save_fences
 from diloco.syncer.job.engine import RunOutcome
 from diloco.syncer.job.restore import BadState
 from diloco.syncer.main import main
@@ -193,6 +194,27 @@ def test_fences_hold_over_a_restart_although_no_snapshot_was_taken_since_and_ano
         assert "uid" in syncer.report().message
         assert all(unit.attempt == 0 for unit in syncer.report().units)
         learner.welcomed(job_uid="another")
+
+
+def test_the_silence_of_a_unit_that_does_not_come_back_counts_from_the_start_of_the_syncer(tmp_path: Path) -> None:
+    place = place_for(tmp_path)
+    save_fences(place.state, place.job.uid, {"gone": 1})
+    with LocalSyncer(place) as syncer:
+        silent = until(lambda: (gone := syncer.unit("gone")).seconds_since_heard > 0 and gone, "its silence to grow")
+        assert silent.seconds_since_alive == silent.seconds_since_heard
+
+
+def test_the_silence_of_a_refused_process_counts_from_its_first_refusal(tmp_path: Path) -> None:
+    place = place_for(tmp_path)
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u") as first:
+        first.join().seed()
+        odd, silences = syncer.syncer.engine._job.unit_stats.of("odd"), []
+        for _ in range(2):  # its program catches the error, and tries again
+            with ScriptedLearner(syncer, weights(tensors=5), unit="odd") as learner:
+                learner.hello().hear("refused")
+                silences.append(syncer.call(lambda: odd.heard_at))
+        assert silences[0] == silences[1]
+        assert syncer.unit("odd").seconds_since_heard > 0
 
 
 @pytest.mark.slow
