@@ -12,9 +12,7 @@ from typing import NamedTuple
 from diloco import contract
 
 _PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-ADDRESS_PATTERN = (
-    rf"^(([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:{_PORT})?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*)$"
-)
+ADDRESS_PATTERN = rf"^(([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:{_PORT})?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*)$"
 """The form of an address, for the CRD's rules. It also has groups of digits that are no IPv6 address, such as `1:2:3`."""
 _FORM = re.compile(ADDRESS_PATTERN)
 _PARTS = re.compile(r"(\[(?P<ipv6>.*)\]|(?P<name>[^:]*))(:(?P<port>[0-9]+))?", re.ASCII)
