@@ -160,14 +160,12 @@ def explanation(
 
 def _answer(view: JobView, pools: Sequence[PoolExplained], units: Sequence[UnitsExplained]) -> str:
     if view.over:  # the message of a job that is over says how it ended, and where the model is
-        reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
-        return f"{view.state}{reason}: {view.why()}"
+        return f"{view.state}{view.reason_text}: {view.why()}"
     if view.state is None or view.suspend or view.state is JobState.SUSPENDED:
         return headline(view)
     if (refused := view.refused()) is not None:
         return f"{view.state} ({refused.reason}): {refused.message}"
     learners = view.status.learners
-    reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
     parts = [f"{learners.contributing} of {plural(learners.desired, 'unit contributes', 'units contribute')}"]
     short = [pool.name for pool in pools if lack_of(pool.reason).of_slices]
     if short:
@@ -180,8 +178,8 @@ def _answer(view: JobView, pools: Sequence[PoolExplained], units: Sequence[Units
     if other:
         parts.append(f"{'unit' if len(other) == 1 else 'units'} {_several(other)} {'does' if len(other) == 1 else 'do'} not train")
     if len(parts) == 1 and view.state is not JobState.TRAINING:
-        return f"{view.state}{reason}: {view.why()}"
-    return f"{view.state}{reason}: {'; '.join(parts if len(parts) > 1 else [*parts, 'nothing waits for hardware'])}"
+        return f"{view.state}{view.reason_text}: {view.why()}"
+    return f"{view.state}{view.reason_text}: {'; '.join(parts if len(parts) > 1 else [*parts, 'nothing waits for hardware'])}"
 
 
 def _several(names: Sequence[str]) -> str:

@@ -45,8 +45,7 @@ def title(view: JobView, why: str) -> Text:
     """Render the job's name and state, and `why` it is in this state."""
     if view.state is None:
         return Text.assemble((view.name, "bold"))
-    reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
-    return Text.assemble((view.name, "bold"), "  ", (view.state.value, STATE_STYLES[view.state]), f"{reason}: {why}")
+    return Text.assemble((view.name, "bold"), "  ", (view.state.value, STATE_STYLES[view.state]), f"{view.reason_text}: {why}")
 
 
 def header(view: JobView, now: float) -> RenderableType:

@@ -78,8 +78,7 @@ def headline(view: JobView) -> str:
         return _NOT_SEEN.format(view.namespace)
     if view.suspend and not view.over and view.state is not JobState.SUSPENDED:
         return f"{view.state}, to be suspended: the operator has not seen spec.suspend yet"
-    reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
-    return f"{view.state}{reason}: {shortly(view.why())}"
+    return f"{view.state}{view.reason_text}: {shortly(view.why())}"
 
 
 def _figures(view: JobView, now: float) -> Iterable[str]:

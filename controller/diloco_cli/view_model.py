@@ -81,6 +81,11 @@ class JobView:
         return next(refusals, None)
 
     @property
+    def reason_text(self) -> str:
+        """The reason of its state in brackets, after a space. "" if it says no more than the state."""
+        return f" ({self.status.reason})" if self.status.reason not in ("", self.state) else ""
+
+    @property
     def over(self) -> bool:
         return any(self.holds(terminal) for terminal in TERMINAL)
 

@@ -12,7 +12,7 @@ from diloco.goodput import Use
 from diloco_operator.api.phases import Phase
 
 from diloco_cli.dashboard.facts import JobFacts
-from diloco_cli.dashboard.page import TEXTS, Page, job_path
+from diloco_cli.dashboard.page import TEXTS, Page, job_link
 from diloco_cli.html import Cell, notes, table
 from diloco_cli.job_tables import NOTHING
 from diloco_cli.phase_looks import LOOKS
@@ -26,13 +26,14 @@ type Shares = Mapping[Use, float]
 
 def goodput_page(jobs: Sequence[JobFacts], sentences: Sequence[str], base: str) -> Page:
     """`sentences` say what could not be read."""
+    whole = [(job_link(base, job.view), _whole(job)) for job in jobs]
     return Page(
         "Goodput",
         {
             "head": [element("h1", "Goodput"), *notes(sentences)],
             "jobs": [
                 element("h2", "Jobs, from their beginning"),
-                *_table("JOB", [(_link(job, base), _whole(job)) for job in jobs], "Goodput of jobs", interruptions=_interruptions(jobs)),
+                *_table("JOB", whole, "Goodput of jobs", interruptions=_interruptions(jobs)),
             ],
             "cost": list(_cost(jobs, base)),
             "kinds": [
@@ -41,12 +42,6 @@ def goodput_page(jobs: Sequence[JobFacts], sentences: Sequence[str], base: str) 
             ],
         },
     )
-
-
-def _link(job: JobFacts, base: str) -> Element:
-    view = job.view
-    name = view.name if view.namespace == "default" else f"{view.namespace}/{view.name}"
-    return element("a", name, href=job_path(base, view.namespace, view.name))
 
 
 def _whole(job: JobFacts) -> Shares:
@@ -67,7 +62,7 @@ def _cost(jobs: Iterable[JobFacts], base: str) -> Iterator[Element]:
         clusters = [("", own, status.tokens_here), *((part.name, part.accelerator_hours, part.tokens) for part in status.parts or ())]
         for cluster, hours, tokens in clusters:
             for kind, held in (hours or {}).items():
-                rows.append([_link(job, base), cluster or NOTHING, kind, hours_text(held), tokens_an_hour(hours or {}, tokens)])
+                rows.append([job_link(base, job.view), cluster or NOTHING, kind, hours_text(held), tokens_an_hour(hours or {}, tokens)])
     if rows:
         yield element("h2", "Accelerator-hours, from the jobs' beginning")
         head = ("JOB", "CLUSTER", "ACCELERATOR", "HOURS", "TOKENS/ACCELERATOR-HOUR")

@@ -24,6 +24,7 @@ from diloco_cli.html import Cell, document, markup, table
 from diloco_cli.job_tables import NOT_JOINED, Since, Table, Until, Value
 from diloco_cli.phase_looks import LOOKS
 from diloco_cli.svg import element
+from diloco_cli.view_model import JobView
 
 STYLE: Final = (
     PAGE_STYLE
@@ -113,6 +114,11 @@ def frame(page: Page, base: str, path: str) -> str:
 
 def job_path(base: str, namespace: str, name: str) -> str:
     return f"{base}/jobs/{quote(namespace, safe='')}/{quote(name, safe='')}"
+
+
+def job_link(base: str, view: JobView) -> Element:
+    name = view.name if view.namespace == "default" else f"{view.namespace}/{view.name}"
+    return element("a", name, href=job_path(base, view.namespace, view.name))
 
 
 def unit_path(base: str, namespace: str, job: str, unit: str) -> str:

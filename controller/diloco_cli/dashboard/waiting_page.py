@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 from diloco_operator.api.names import JobKey
 
 from diloco_cli.dashboard.facts import FleetFacts
-from diloco_cli.dashboard.page import TEXTS, Page, job_path, moment
+from diloco_cli.dashboard.page import TEXTS, Page, job_link, moment
 from diloco_cli.dominant import Cause, Dominant, dominant
 from diloco_cli.html import Cell, notes, table
 from diloco_cli.job_tables import NOTHING
@@ -31,8 +31,7 @@ def waiting_page(facts: FleetFacts, base: str) -> Page:
 
 
 def _row(facts: FleetFacts, view: JobView, main: Dominant, base: str) -> Iterator[Cell]:
-    name = view.name if view.namespace == "default" else f"{view.namespace}/{view.name}"
-    yield element("a", name, href=job_path(base, view.namespace, view.name))
+    yield job_link(base, view)
     yield main.cause.value
     yield main.subject or NOTHING
     yield main.reason or NOTHING

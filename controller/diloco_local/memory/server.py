@@ -139,15 +139,13 @@ class Server:
     def replace(self, kind: Kind, new: Obj, old: Obj, subresource: str) -> Obj:
         """Update with a whole object. For some kinds it must carry a resourceVersion."""
         meta = new["metadata"]
-        if meta.get("uid") and meta["uid"] != old["metadata"]["uid"]:
-            raise self._uid_conflict(kind, meta["uid"], old["metadata"])
+        _check_uid(kind, meta.get("uid"), old["metadata"])
         if not kind.unconditional_update and not meta.get("resourceVersion"):
             raise _invalid(kind, meta["name"], [Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")])
         return self.update(kind, new, old, subresource)
 
     def delete(self, kind: Kind, obj: Obj, *, grace: int | None, uid: str) -> None:
-        if uid and uid != obj["metadata"]["uid"]:
-            raise self._uid_conflict(kind, uid, obj["metadata"])
+        _check_uid(kind, uid, obj["metadata"])
         self._collector.delete(self.table(kind), obj, grace=grace)
 
     def bind(self, kind: Kind, old: Obj, node: str) -> Obj:
@@ -164,8 +162,7 @@ class Server:
         return self.store.put(self.table(kind), {**old, "metadata": meta, "spec": {**spec, "nodeName": node}, "status": status})
 
     def evict(self, kind: Kind, old: Obj, *, grace: int | None, uid: str) -> None:
-        if uid and uid != old["metadata"]["uid"]:
-            raise self._uid_conflict(kind, uid, old["metadata"])
+        _check_uid(kind, uid, old["metadata"])
         status = self._with_condition(old, "DisruptionTarget", "EvictionByEvictionAPI", "Eviction API: evicting")
         marked = self.store.put(self.table(kind), {**old, "metadata": dict(old["metadata"]), "status": status})
         self._collector.delete(self.table(kind), marked, grace=grace)
@@ -216,10 +213,6 @@ class Server:
     def _check_preconditions(self, kind: Kind, meta: Obj, live: Obj) -> None:
         if meta.get("resourceVersion") and meta["resourceVersion"] != live["resourceVersion"]:
             raise _modified(kind, live["name"])
-
-    def _uid_conflict(self, kind: Kind, wanted: str, live: Obj) -> Conflict:
-        failed = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {live['uid']}"
-        return _conflict(kind, live["name"], failed)
 
     def _generated(self, table: Table, namespace: str, base: str) -> str:
         while True:
@@ -278,6 +271,11 @@ def _spec_changed(kind: Kind, new: Obj, old: Obj) -> bool:
 # --- error answers, in Kubernetes' words -------------------------------------------------------------------------------
 def _not_found(kind: Kind, name: str) -> NotFound:
     return NotFound(404, "NotFound", f'{kind.title} "{name}" not found')
+
+
+def _check_uid(kind: Kind, wanted: str | None, live: Obj) -> None:
+    if wanted and wanted != live["uid"]:
+        raise _conflict(kind, live["name"], f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {live['uid']}")
 
 
 def _conflict(kind: Kind, name: str, why: str) -> Conflict:

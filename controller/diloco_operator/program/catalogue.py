@@ -22,14 +22,9 @@ def install_catalogue(path: Path | None) -> None:
     # Imported only here, so that a program without a file starts faster.
     from diloco_operator.accelerators import BUILT_IN, extend
     from diloco_operator.api.catalogue_file import BadCatalogue, read_catalogue
-    from diloco_operator.program.yaml_reader import MOST_CONFIG_MAP, BadYaml, load, read_text
+    from diloco_operator.program.yaml_reader import load_file
 
-    try:
-        content = load(read_text(path, MOST_CONFIG_MAP))
-    except OSError as error:
-        raise CatalogueError(f"{path} cannot be read: {error}") from error
-    except BadYaml as error:
-        raise CatalogueError(f"{path} {error}") from error
+    content = load_file(path, CatalogueError)
     try:
         extend(*read_catalogue(content, BUILT_IN))
     except BadCatalogue as error:

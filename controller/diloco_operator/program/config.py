@@ -23,7 +23,7 @@ from diloco_operator.api.base import field_path
 from diloco_operator.api.durations import Duration
 from diloco_operator.api.names import CONFIG_API_VERSION, CONFIG_KIND
 from diloco_operator.operator import RunConfig
-from diloco_operator.program.yaml_reader import MOST_CONFIG_MAP, BadYaml, load, read_text
+from diloco_operator.program.yaml_reader import load_file
 from diloco_operator.reconcile import OperatorConfig
 
 _RUN_FIELDS = ("workers", "concurrency", "job_concurrency", "watch_other_pods", "clusters")
@@ -37,13 +37,7 @@ def load_configuration(path: Path | None) -> tuple[OperatorConfig, RunConfig]:
     """Return the settings of the file, with defaults for the rest, or for all if there is no file. Raises `BadConfiguration`."""
     if path is None:
         return OperatorConfig(), RunConfig()
-    try:
-        content = load(read_text(path, MOST_CONFIG_MAP))
-    except OSError as error:
-        raise BadConfiguration(f"{path} cannot be read: {error}") from error
-    except BadYaml as error:
-        raise BadConfiguration(f"{path} {error}") from error
-    return read_configuration(content, str(path))
+    return read_configuration(load_file(path, BadConfiguration), str(path))
 
 
 def read_configuration(content: object, where: str) -> tuple[OperatorConfig, RunConfig]:

@@ -57,6 +57,16 @@ def load(text: str) -> Any:
     return contents[0] if contents else None
 
 
+def load_file(path: Path, failure: type[Exception]) -> Any:
+    """Return the content of a file that a ConfigMap may hold. Raises `failure`, which names the file."""
+    try:
+        return load(read_text(path, MOST_CONFIG_MAP))
+    except OSError as error:
+        raise failure(f"{path} cannot be read: {error}") from error
+    except BadYaml as error:
+        raise failure(f"{path} {error}") from error
+
+
 def documents(text: str, *, most_nodes: int = MOST_NODES) -> Iterator[tuple[yaml.Node, Any]]:
     """Yield the root and the content of each document. Raises BadYaml."""
     _refuse_bombs(text, most_nodes)
