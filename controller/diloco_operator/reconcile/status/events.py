@@ -63,15 +63,15 @@ def _unit_event(old: UnitStatusRecord | None, new: UnitStatusRecord) -> Event | 
         return Event.about(new.name, EventReason.UNIT_FAILED, new.message)
     if gave_slice_up(old, new):
         return Event.about(new.name, EventReason.UNIT_GAVE_SLICE_UP, new.message)
+    begins = new.state is UnitState.STARTING and new.attempt > (old.attempt if old else 0)
     ended = old is not None and new.ended_attempt > old.ended_attempt and new.restarts > old.restarts
     if new.state is UnitState.BACKING_OFF and ended:
         return Event.about(new.name, EventReason.UNIT_CRASHED, new.message)
     if _waits(new):
-        asked = new.state is UnitState.STARTING and new.attempt > (old.attempt if old else 0)
-        return Event.about(new.name, EventReason.NODES_REQUESTED, f"attempt {new.attempt} {new.message}") if asked else None
+        return Event.about(new.name, EventReason.NODES_REQUESTED, f"attempt {new.attempt} {new.message}") if begins else None
     if old is not None and _waits(old) and new.slice and new.attempt == old.attempt:
         return Event.about(new.name, EventReason.UNIT_STARTED, f"attempt {new.attempt} got {new.slice}")
-    if new.state is UnitState.STARTING and new.attempt > (old.attempt if old else 0):
+    if begins:
         return Event.about(new.name, EventReason.UNIT_STARTED, f"attempt {new.attempt} starts on {new.slice}")
     if ended:
         return Event.about(new.name, EventReason.UNIT_LOST, new.message)

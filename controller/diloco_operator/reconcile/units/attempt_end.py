@@ -84,19 +84,13 @@ def classify(pod: PodView, eviction_reason: str, now: float) -> End | None:
     # A sidecar that still runs does not keep a unit alive: nothing would restart the program.
     if pod.ended or pod.main_ended:
         return _classify_ended(pod, eviction_reason, now)
-    if pod.disruption:
-        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, end_words.pod_disrupted(pod.name, pod.disruption), now)
-    if eviction_reason:
-        return End(EndKind.DISRUPTION, UnitReason.NODE_LOST, eviction_reason, now, leave_slice=True)
-    if pod.deletion is not None:
-        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, end_words.pod_deleted(pod.name), now)
-    return None
+    return _disruption(pod, eviction_reason, now)
 
 
 def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
     end = pod.termination
     at = end.finished if end is not None and end.finished is not None else now
-    disruption = _disruption_of_ended(pod, eviction_reason, at)
+    disruption = _disruption(pod, eviction_reason, at)
     if end is not None:
         if end.exit_code == Exit.COMPLETE:
             return replace(disruption, kind=EndKind.COMPLETE) if disruption is not None else End(EndKind.COMPLETE, "", "", at)
@@ -116,13 +110,13 @@ def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
     return End(EndKind.FAILURE, UnitReason.CRASHED, end_words.exited(end), at)
 
 
-def _disruption_of_ended(pod: PodView, eviction_reason: str, at: float) -> End | None:
-    """Return what had asked a pod to leave that ended at `at`. None if nothing had."""
+def _disruption(pod: PodView, eviction_reason: str, at: float) -> End | None:
+    """Return what asks, or had asked, the pod to leave. None if nothing does. `at`: when it ended, or now."""
     if pod.disruption:
         return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, end_words.pod_disrupted(pod.name, pod.disruption), at)
     if eviction_reason:
         return End(EndKind.DISRUPTION, UnitReason.NODE_LOST, eviction_reason, at, leave_slice=True)
-    if pod.reason in _ENDED_BY_NODE:
+    if pod.ended and pod.reason in _ENDED_BY_NODE:
         return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, end_words.pod_evicted(pod.name, pod.reason, pod.message), at)
     if _is_refused_by_host(pod):
         why = end_words.pod_evicted(pod.name, pod.reason, pod.message)
