@@ -83,7 +83,7 @@ def _over(view: JobView) -> Dominant | None:
     if not view.over:
         return None
     kind = ConditionType.COMPLETE if view.complete else ConditionType.FAILED
-    condition = _condition(view, kind)
+    condition = view.status.condition(kind)
     step = f"{at_home(view, 'export')} -o model.safetensors"
     if not view.complete:
         step = f"remove the cause, then kubectl diloco retry {_job(view)}"
@@ -104,7 +104,7 @@ def _refused(view: JobView) -> Dominant | None:
 def _suspended(view: JobView) -> Dominant | None:
     if not view.suspend and view.state is not JobState.SUSPENDED:
         return None
-    condition = _condition(view, ConditionType.TRAINING if view.waits_for_home else ConditionType.SUSPENDED)
+    condition = view.status.condition(ConditionType.TRAINING if view.waits_for_home else ConditionType.SUSPENDED)
     at_its_home = view.made or view.waits_for_home  # which writes spec.suspend of a part that it has made
     return _of_condition(Cause.SUSPENDED, condition, at_home(view, "status") if at_its_home else f"kubectl diloco resume {_job(view)}")
 
@@ -164,10 +164,6 @@ _PRECEDENCE: Sequence[Callable[[JobView], Dominant | None]] = (
 
 
 # --- from what status has ----------------------------------------------------------------------------------------------
-def _condition(view: JobView, kind: ConditionType) -> Condition | None:
-    return next((condition for condition in view.status.conditions if condition.type == kind), None)
-
-
 def _concerning(view: JobView, concern: Concern) -> Condition | None:
     return next((condition for condition in view.status.conditions if concern_of(condition.reason) is concern), None)
 
@@ -240,7 +236,7 @@ def upcoming_of(view: JobView, spec: Mapping[str, Any]) -> tuple[Upcoming, ...]:
     actions += [Upcoming(host.avoided_until, f"units start on {host.node} again") for host in view.status.hosts if host.avoided_until]
     ttl = spec.get("ttlSecondsAfterFinished")
     if ttl is not None and view.over:
-        end = _condition(view, ConditionType.COMPLETE if view.complete else ConditionType.FAILED)
+        end = view.status.condition(ConditionType.COMPLETE if view.complete else ConditionType.FAILED)
         if end is not None:
             actions.append(Upcoming(end.last_transition_time + ttl, "the job is deleted"))
     return tuple(sorted(actions, key=lambda item: (item.at, item.what)))

@@ -50,9 +50,8 @@ async def list_jobs(client: Client, namespace: str) -> list[Obj]:
 
 def unit_of(view: JobView, name: str) -> UnitStatus:
     """Return the unit. If there is none, raises `CommandError` that names the job's units."""
-    for unit in view.status.units:
-        if unit.name == name:
-            return unit
+    if (unit := view.status.unit(name)) is not None:
+        return unit
     units = [unit.name for unit in view.status.units]
     existing = f"its units are: {and_more(units[:_SHOWN], len(units))}" if units else "it has none yet"
     raise CommandError(f'job "{view.name}" has no unit "{name}"; {existing}')

@@ -73,12 +73,8 @@ class JobView:
 
     def refused(self) -> Condition | None:
         """The condition Accepted if it is False, else None. Its message says why the operator cannot act on the spec."""
-        refusals = (
-            condition
-            for condition in self.status.conditions
-            if condition.type == ConditionType.ACCEPTED and condition.status is ConditionStatus.FALSE
-        )
-        return next(refusals, None)
+        accepted = self.status.condition(ConditionType.ACCEPTED)
+        return accepted if accepted is not None and accepted.status is ConditionStatus.FALSE else None
 
     @property
     def reason_text(self) -> str:
@@ -134,14 +130,13 @@ class JobView:
 
     def _who_is_missing(self) -> str:
         """The message of Degraded, or "" if Degraded is False or missing."""
-        degraded = next((condition for condition in self.status.conditions if condition.type == ConditionType.DEGRADED), None)
+        degraded = self.status.condition(ConditionType.DEGRADED)
         return degraded.message if degraded is not None and degraded.status is not ConditionStatus.FALSE else ""
 
     def missing_condition(self) -> str:
         """The first condition on the way to Complete that is not True, with reason and message, or ""."""
-        conditions = {condition.type: condition for condition in self.status.conditions}
         for step in (ConditionType.ACCEPTED, ConditionType.PLACED, ConditionType.TRAINING, ConditionType.COMPLETE):
-            condition = conditions.get(step)
+            condition = self.status.condition(step)
             if condition is None:
                 return f"{step} is not known yet"
             if condition.status.value != "True":

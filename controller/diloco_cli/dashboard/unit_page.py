@@ -28,7 +28,7 @@ from diloco_cli.view_text import count, figure_cells, figure_headings
 def unit_page(facts: JobFacts, name: str, pods: UnitPods | None, base: str) -> Page | None:
     """The page, or None if the job has no such unit. `pods` is None if they have not been read yet."""
     view = facts.view
-    unit = next((status for status in view.status.units if status.name == name), None)
+    unit = view.status.unit(name)
     if unit is None:
         return None
     job = element("a", view.name, href=job_path(base, view.namespace, view.name))

@@ -112,7 +112,7 @@ async def _wait_back(client: Client, unit: DrainedUnit, attempt: int, emit: Emit
             return True
         if view.over or view.suspend:
             raise CommandError(f'job "{unit.job}" {"is suspended" if view.suspend else "failed"}; unit {unit.name} does not come back')
-        now = next((status for status in view.status.units if status.name == unit.name), None)
+        now = view.status.unit(unit.name)
         if now is None:
             raise CommandError(f"unit {unit.name} is no longer desired: the job asks for fewer learners now")
         text = f"unit {unit.name}: attempt {now.attempt}, {describe(now)}"

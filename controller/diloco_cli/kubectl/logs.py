@@ -93,7 +93,7 @@ async def logs_of(client: Client, namespace: str, job: str, unit: str, *, host: 
     if unit == SYNCER:
         return UnitLogs([syncer_source(view, container, previous=previous)])
     pods = await unit_pods(client, obj, unit)
-    record = next((status for status in view.status.units if status.name == unit), None)
+    record = view.status.unit(unit)
     if not pods:
         unit_of(view, unit)  # a wrong name gets another message than a unit without pods
     return unit_logs(unit, record, pods, host=host, previous=previous, container=container)

@@ -78,7 +78,7 @@ def foreign_manager_note(obj: Obj) -> str:
 
 def _why(view: JobView) -> str:
     """Reason and message of the condition that ended the job, or of the first condition that is not True."""
-    ended = next((c for c in view.status.conditions if c.type == ConditionType.FAILED and c.status.value == "True"), None)
+    ended = view.status.condition(ConditionType.FAILED) if view.holds(ConditionType.FAILED) else None
     return ended.why if ended else view.missing_condition() or "it is complete"
 
 

@@ -52,7 +52,7 @@ class DiLoCoJob(ApiModel):
 
     def condition(self, type: str) -> Condition | None:
         """None if status has no condition of this type."""
-        return next((condition for condition in self.status.conditions if condition.type == type), None)
+        return self.status.condition(type)
 
 
 class InvalidJob(ValueError):

@@ -413,6 +413,14 @@ class Status(ApiModel):
     pool_summary: str = Field("", max_length=1024, description='Contributing and placed units of each pool, such as "v5p 4/4, h100 1/2".')
     pools: tuple[PoolStatus, ...] = Field((), max_length=2 * MAX_POOLS, description="Every pool, and why it has no more units.")
 
+    def condition(self, type: str) -> Condition | None:
+        """None if it has no condition of this type."""
+        return next((condition for condition in self.conditions if condition.type == type), None)
+
+    def unit(self, name: str) -> UnitStatus | None:
+        """None if it has no unit of this name."""
+        return next((unit for unit in self.units if unit.name == name), None)
+
     @property
     def tokens_here(self) -> int:
         """Tokens of the units of this cluster, also of those that are gone."""
