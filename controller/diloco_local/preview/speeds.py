@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from diloco_operator.accelerators import UnitShape
+from diloco_operator.allotment.values import PoolThroughput, estimate
 from diloco_operator.api.job import load
 from diloco_operator.api.spec import Pool
 from diloco_operator.api.status import Status, UnitState, UnitStatus
@@ -24,7 +25,7 @@ class Basis(enum.StrEnum):
     MEASURED = "measured"
     """Units of this job run on this hardware, or did a moment ago."""
     ESTIMATED = "estimated"
-    """Units of this job run on other hardware. The estimate takes the same share of the peak."""
+    """Units of this job run on other hardware, of the same kind or else of others. The estimate takes the same share of the peak."""
     PEAK = "peak"
     """Nothing is measured. Only `relative` is known."""
 
@@ -48,7 +49,7 @@ def speeds_of(job: Obj, measured: Measured) -> dict[str, Speed]:
     """Pool -> the speed of one of its units. Pools of a kind that the catalogue lacks are missing."""
     shapes = {pool.name: shape for pool in load(job).spec.pools if (shape := _shape(pool)) is not None}
     fastest = max((shape.peak_tflops for shape in shapes.values()), default=0.0)
-    shares = [measured[shape] / shape.peak_tflops for shape in dict.fromkeys(shapes.values()) if shape in measured and shape.peak_tflops]
+    units = {shape: PoolThroughput(shape.accelerator, shape.peak_tflops, measured.get(shape)) for shape in shapes.values()}
     speeds = {}
     for name, shape in shapes.items():
         peak = shape.peak_tflops
@@ -59,8 +60,8 @@ def speeds_of(job: Obj, measured: Measured) -> dict[str, Speed]:
             relative = 1.0
         if shape in measured:
             speeds[name] = Speed(Basis.MEASURED, measured[shape], relative)
-        elif shares and peak:
-            speeds[name] = Speed(Basis.ESTIMATED, fmean(shares) * peak, relative)
+        elif (expected := estimate(units[shape], units.values())) is not None:
+            speeds[name] = Speed(Basis.ESTIMATED, expected, relative)
         else:
             speeds[name] = Speed(Basis.PEAK, None, relative)
     return speeds

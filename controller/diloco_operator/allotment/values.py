@@ -9,7 +9,7 @@ See docs/decisions/0213-values-and-moves.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from diloco_operator.allotment.flow.problem import MEAN
@@ -50,19 +50,24 @@ def exact_values(pools: Mapping[str, PoolThroughput]) -> dict[str, int]:
     return {name: max(STEP, round(MEAN * known[name] / mean)) if name in known else MEAN for name in pools}
 
 
-def _tokens_per_second(pool: PoolThroughput, all_pools: Iterable[PoolThroughput]) -> float | None:
-    """Return the measured tokens/s, or an estimate: the peak, times the tokens that the job gets out of a TFLOP of this kind, or `UNTRIED`
-    times the tokens that it gets out of a TFLOP of its other kinds. If no pool is measured, the peak itself. None if that is unknown."""
+def _tokens_per_second(pool: PoolThroughput, all_pools: Collection[PoolThroughput]) -> float | None:
+    """Return the measured tokens/s, or an estimate, which counts more so that other kinds are tried. If no pool is measured, the peak
+    itself. None if that is unknown."""
     if pool.measured is not None:
         return pool.measured
-    measured = [(each.kind, each.measured / each.peak if each.peak else None) for each in all_pools if each.measured is not None]
-    if not measured:
+    if all(each.measured is None for each in all_pools):
         return pool.peak or None
-    ratios = [ratio for _, ratio in measured if ratio is not None]
-    own_ratios = [ratio for kind, ratio in measured if ratio is not None and kind == pool.kind]
+    return estimate(pool, all_pools, untried=UNTRIED)
+
+
+def estimate(pool: PoolThroughput, all_pools: Iterable[PoolThroughput], *, untried: float = 1.0) -> float | None:
+    """Return the tokens/s to expect where none are measured: the peak, times the tokens that the job gets out of a TFLOP of this kind, or
+    `untried` times the tokens that it gets out of a TFLOP of its other kinds. None if a peak is unknown, or nothing is measured."""
+    ratios = [(each.kind, each.measured / each.peak) for each in all_pools if each.measured is not None and each.peak]
     if not pool.peak or not ratios:
         return None
-    return pool.peak * (_mean(own_ratios) if own_ratios else UNTRIED * _mean(ratios))
+    own_ratios = [ratio for kind, ratio in ratios if kind == pool.kind]
+    return pool.peak * (_mean(own_ratios) if own_ratios else untried * _mean(ratio for _, ratio in ratios))
 
 
 def _mean(figures: Iterable[float]) -> float:
