@@ -25,9 +25,10 @@ from diloco_local.preview.reports import Reports
 from diloco_local.preview.speeds import known_of
 from diloco_local.scheduler import Scheduler
 
-_QUIET = 120.0
-"""After this many virtual seconds without a change the cluster counts as settled. Twice as long as a unit certainly keeps a slice
-(`OperatorConfig.minimum_hold`), and longer than each pause between two attempts to place."""
+_CONFIG = OperatorConfig()
+_QUIET = 2 * _CONFIG.minimum_hold
+"""After this many virtual seconds without a change the cluster counts as settled. It is longer than a unit certainly keeps a slice, and
+than each pause between two attempts to place."""
 _LONGEST = 3600.0
 """A preview ends after this many virtual seconds, even if units still come and go."""
 _SEEN = 1.0
@@ -42,7 +43,7 @@ class PreviewFailed(Exception):
 class VirtualCluster:
     """An async context manager. It runs in a `VirtualLoop`. `begin`: its first moment, in seconds since the epoch."""
 
-    def __init__(self, contents: Contents, begin: float, config: OperatorConfig | None = None) -> None:
+    def __init__(self, contents: Contents, begin: float) -> None:
         self._begin = begin
         self.api = MemoryApi.restore(as_dump(contents, begin), clock=self._clock, random=random.Random(_SEED))  # noqa: S311 - no secret
         self._last_change = 0.0
@@ -57,7 +58,7 @@ class VirtualCluster:
             telemetry=self._reports,
             now=self.now,
             rng=lambda: 0.5,
-            decisions=DecisionOptions(config or OperatorConfig()),
+            decisions=DecisionOptions(_CONFIG),
             run=RunConfig(stop_grace=0),
         )
         self._tasks: list[asyncio.Task[None]] = []
