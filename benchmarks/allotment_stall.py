@@ -89,7 +89,7 @@ def settle(world: World, stalls: Stalls) -> None:
         for job in world.jobs.values():
             if job.leaving:
                 job.leaving.clear()
-                world.fleet.set_reservations(job.name, job.nodes(), job.shares())
+                world.fleet.set_reservations(job.name, job.nodes(), job.parts())
                 stalls.note("register", functools.partial(register, world, job))
         waiting |= refresh(world, stalls)
 

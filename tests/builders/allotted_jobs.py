@@ -101,7 +101,7 @@ class SimpleJob:
         """Whether it has nothing of its minimum yet."""
         return self.minimum > 0 and all(self.pools[int(unit[0])].scavenged for unit in (*self.units, *self.leaving))
 
-    def shares(self) -> dict[tuple[str, str], Resources]:
+    def parts(self) -> dict[tuple[str, str], Resources]:
         """The parts of hosts that its units have."""
         found: dict[tuple[str, str], Resources] = {}
         for unit, slices in (*self.units.items(), *self.leaving.items()):
@@ -149,7 +149,7 @@ class World:
             assert each.unit not in job.units or group_name(job.units[each.unit]) == each.slice, "a unit moved"
             job.units[each.unit] = each.slices
         assert len(job.units) + len(job.leaving) <= job.max
-        self.fleet.set_reservations(name, job.nodes(), job.shares())
+        self.fleet.set_reservations(name, job.nodes(), job.parts())
         self.allotment.update(job.request())
         self.woken += sorted(self.allotment.refresh())
         return before != (job.units, job.leaving)
@@ -161,7 +161,7 @@ class World:
             if job.leaving:
                 ended = True
                 job.leaving.clear()
-                self.fleet.set_reservations(job.name, job.nodes(), job.shares())
+                self.fleet.set_reservations(job.name, job.nodes(), job.parts())
                 self.allotment.update(job.request())
         self.woken += sorted(self.allotment.refresh())
         return ended

@@ -16,7 +16,7 @@ from diloco_operator.allotment.allotted import NOTHING_ALLOTTED, Allotted
 from diloco_operator.allotment.classes import SliceClasses
 from diloco_operator.allotment.decision import Steps, decide
 from diloco_operator.allotment.flow import Answer, answer
-from diloco_operator.allotment.hosts import SharedHosts, shares_of
+from diloco_operator.allotment.hosts import SharedHosts, parts_of
 from diloco_operator.allotment.supply import PresentSupply
 from diloco_operator.allotment.view import AllottedFleet
 from diloco_operator.allotment.waiting import WaitingJobs, only_waits
@@ -88,8 +88,7 @@ class Allotment:
         """Allot again what changed. Returns the jobs that can act on it: they got slices, or must give some.
 
         Args:
-            most: how many jobs a decision may concern. Larger ones, and those on units of several sizes, are left for `in_steps`. None if
-                all
+            most: how many jobs a decision may concern. Larger ones, and those on units of several sizes, are left for `in_steps`. None: all
                 are decided here.
         """
         concerned: set[str] = set()
@@ -237,7 +236,7 @@ class Allotment:
             if mask and (any(pool.wanted or pool.moving or pool.spares for pool in request.pools) or request.may_give):
                 self._active[request.job] = None
         self._hold(request.job, whole_nodes(old) if old is not None else frozenset(), whole_nodes(request))
-        self._read(self._shared.assign(request.job, shares_of(old), shares_of(request)))
+        self._read(self._shared.assign(request.job, parts_of(old), parts_of(request)))
 
     def _forget_revocations(self, request: JobRequest) -> None:
         """Forget the revocation of units that have other nodes now: a unit must leave only the slice that it had when it was revoked."""
@@ -392,7 +391,7 @@ def whole_nodes(request: JobRequest) -> frozenset[str]:
 def _changed_nodes(before: JobRequest | None, now: JobRequest) -> frozenset[str]:
     """Return the nodes where the job has more, less or another part than before."""
     whole = (whole_nodes(before) if before is not None else frozenset()) ^ whole_nodes(now)
-    return whole | {node for (node, _), _ in shares_of(before).items() ^ shares_of(now).items()}
+    return whole | {node for (node, _), _ in parts_of(before).items() ^ parts_of(now).items()}
 
 
 def places(request: JobRequest | None) -> dict[str, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.allotment.classes import SliceClasses
 from diloco_operator.fleet.inventory import Inventory, Location
-from diloco_operator.fleet.occupancy import Shares
+from diloco_operator.fleet.occupancy import HostParts
 from diloco_operator.fleet.resources import Resources, amount_of, left
 from diloco_operator.fleet.slices import Slice
 from diloco_operator.fleet.use import UnitKey
@@ -46,16 +46,16 @@ class HostUse:
         return self.whole.in_part or len(self.units) > 1 or (len(self.units) == 1 and self.accelerators_left > 0)
 
 
-def shares_of(request: JobRequest | None) -> Shares:
+def parts_of(request: JobRequest | None) -> HostParts:
     """Return what units of the job need on hosts that they may share. Empty if there is no request."""
     if request is None:
         return {}
-    shares = dict(request.shared)
+    parts = dict(request.shared)
     for pool in request.pools:
         # A unit of another shape takes whole hosts, and no other unit gets a part of these.
         if pool.requirements.shape.divides:
-            shares |= {(node, unit.name): pool.requirements.needs for unit in pool.units for node in unit.nodes}
-    return shares
+            parts |= {(node, unit.name): pool.requirements.needs for unit in pool.units for node in unit.nodes}
+    return parts
 
 
 class SharedHosts:
@@ -71,7 +71,7 @@ class SharedHosts:
         self._in_parts: dict[Location, HostUse] = {}
         """The hosts among `_hosts` that are in parts."""
 
-    def assign(self, job: str, before: Shares, now: Shares) -> set[str]:
+    def assign(self, job: str, before: HostParts, now: HostParts) -> set[str]:
         """Record that the units of a job now have these parts. Returns the nodes on which that is a change."""
         changed = {key for key in before.keys() | now.keys() if before.get(key) != now.get(key)}
         for node, unit in changed:

@@ -17,7 +17,7 @@ from diloco_operator.fleet.devices import telling
 from diloco_operator.fleet.health import DisruptionSignals, NotReadyCounts, count_not_ready, next_transition, unusable
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.node_tallies import NodeTallies
-from diloco_operator.fleet.occupancy import NONE, Occupancy, Shares
+from diloco_operator.fleet.occupancy import NONE, HostParts, Occupancy
 from diloco_operator.fleet.offers import Offers
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slice_counting import SliceCounting
@@ -272,7 +272,7 @@ class Inventory:
         return self._occupancy.uses(node)
 
     # --- reservations ------------------------------------------------------------------------------------------------
-    def set_reservations(self, job: str, nodes: Iterable[str], shared: Shares = NONE) -> bool:
+    def set_reservations(self, job: str, nodes: Iterable[str], shared: HostParts = NONE) -> bool:
         """Reserve exactly these nodes for the job; `shared` has what its units take of the nodes that they share. Returns whether the job
         released something that other jobs may need."""
         changed, released = self._occupancy.reserve(job, nodes, shared)

@@ -14,7 +14,7 @@ from diloco_operator.fleet.use import PodUse, UnitKey
 
 NONE: Mapping[Any, Any] = MappingProxyType({})
 
-type Shares = Mapping[tuple[str, str], Resources]
+type HostParts = Mapping[tuple[str, str], Resources]
 """(node, unit) -> what the unit takes of the node."""
 
 
@@ -22,7 +22,7 @@ class Reservations(NamedTuple):
     """What one job has reserved."""
 
     nodes: frozenset[str] = frozenset()
-    shares: Shares = NONE
+    shared: HostParts = NONE
     """What its units take of the nodes that they share."""
 
 
@@ -47,7 +47,7 @@ class Occupancy:
         """Node -> (job, unit) -> the part that the unit takes."""
         self._reservations: dict[str, frozenset[str]] = {}
         """Job -> the nodes that it has reserved."""
-        self._shares: dict[str, Shares] = {}
+        self._shared: dict[str, HostParts] = {}
         """Job -> the parts of nodes that its units take."""
 
     def copy(self) -> Occupancy:
@@ -56,7 +56,7 @@ class Occupancy:
         copy._jobs = {node: set(jobs) for node, jobs in self._jobs.items()}
         copy._units = {node: dict(units) for node, units in self._units.items()}
         copy._reservations = dict(self._reservations)
-        copy._shares = dict(self._shares)
+        copy._shared = dict(self._shared)
         return copy
 
     # --- pods --------------------------------------------------------------------------------------------------------
@@ -84,16 +84,16 @@ class Occupancy:
         return not use.unit[1] or use.unit in units or all(job != use.unit[0] for job, _ in units)
 
     # --- reservations ------------------------------------------------------------------------------------------------
-    def reserve(self, job: str, nodes: Iterable[str], shares: Shares = NONE) -> Change:
-        """Reserve exactly these nodes for the job, and release the others that it had. `shares`: what its units take of nodes that they
+    def reserve(self, job: str, nodes: Iterable[str], shared: HostParts = NONE) -> Change:
+        """Reserve exactly these nodes for the job, and release the others that it had. `shared`: what its units take of nodes that they
         share."""
         new = frozenset(nodes)
         old = self._reservations.get(job, frozenset())
-        before, now = self._shares.get(job, NONE), dict(shares)
+        before, now = self._shared.get(job, NONE), dict(shared)
         if new == old and before == now:
             return _NO_CHANGE
         _put(self._reservations, job, new)
-        _put(self._shares, job, now)
+        _put(self._shared, job, now)
         parts: dict[str, dict[UnitKey, Resources]] = {}
         for (node, unit), part in now.items():
             if before.get((node, unit)) != part:
@@ -123,7 +123,7 @@ class Occupancy:
 
     def has_reserved(self, job: str, node: str, unit: str) -> bool:
         """Whether this unit of the job has reserved a part of the node."""
-        return (node, unit) in self._shares.get(job, NONE)
+        return (node, unit) in self._shared.get(job, NONE)
 
     def jobs(self, node: str) -> Collection[str]:
         """Return the keys of the jobs that have reserved this node. The collection is only valid until the next change."""

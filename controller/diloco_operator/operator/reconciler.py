@@ -556,4 +556,4 @@ class Reconciler:
 
 def _occupying(job: str, reserved: Reservations) -> JobRequest:
     """Return the request of a job that keeps what it has and wants nothing."""
-    return JobRequest(job, occupied=reserved.nodes, shared=reserved.shares)
+    return JobRequest(job, occupied=reserved.nodes, shared=reserved.shared)

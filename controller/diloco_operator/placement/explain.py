@@ -47,7 +47,8 @@ def pool_outcome(
 
     Args:
         placed: units of the pool that have slices.
-        own: first node of each slice that the job keeps or gets -> accelerators that it takes there.
+        job_room: how many more units the job may have.
+        job_nodes: first node of each slice that the job keeps or gets -> accelerators that it takes there.
         free_for: returns the free slices of a pool that no unit of the job got.
     """
     if pool.words.switched_off:

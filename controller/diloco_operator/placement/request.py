@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from diloco_operator.api.consequences import Follows, Lack
 from diloco_operator.api.reasons import PoolReason, UnitReason, follows, lack_of
 from diloco_operator.fleet.node import Host
-from diloco_operator.fleet.occupancy import Shares
+from diloco_operator.fleet.occupancy import HostParts
 from diloco_operator.fleet.slices import Shape, Slice, group_name
 from diloco_operator.placement.requirements import SliceRequirements
 
@@ -117,7 +117,7 @@ class JobRequest:
     """Units of pools that the job no longer has. They count towards the maximum."""
     occupied: frozenset[str] = frozenset()
     """Nodes that the job uses besides the nodes of `PoolRequest.units`. No other job can get them."""
-    shared: Shares = field(default_factory=dict)
+    shared: HostParts = field(default_factory=dict)
     """What units use of the nodes of `occupied` that they do not use as a whole."""
     may_move: int = 0
     """How many units may leave their slices for better ones now."""

@@ -17,7 +17,7 @@ from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import follows
 from diloco_operator.api.spec import Capacity, Pool
 from diloco_operator.api.status import UnitState
-from diloco_operator.fleet.occupancy import Shares
+from diloco_operator.fleet.occupancy import HostParts
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import named_hosts
 from diloco_operator.placement import HeldUnit, JobRequest, PoolRequest
@@ -278,7 +278,7 @@ def _is_stuck(context: ReconcileContext, record: UnitStatusRecord) -> bool:
     return any(pod.stuck_from is not None and pod.stuck_from <= context.now for pod in context.learners.get(record.name, ()))
 
 
-def _occupied(context: ReconcileContext, records: Iterable[UnitStatusRecord]) -> tuple[frozenset[str], Shares]:
+def _occupied(context: ReconcileContext, records: Iterable[UnitStatusRecord]) -> tuple[frozenset[str], HostParts]:
     """Return the nodes of these units' slices, and (node, unit) -> what the unit uses of a node that units share."""
     occupied: set[str] = set()
     shared: dict[tuple[str, str], Resources] = {}

@@ -122,7 +122,7 @@ def test_hosts_of_which_other_pods_leave_different_amounts_are_the_same_to_units
     free = {slice_.hosts[0].node: slice_ for slice_ in world.fleet.free(Shape("nvidia-h100-80gb", "", 8, 1))}
     old = world.job("old", some(1, max=2), some(2, max=1)).jobs["old"]
     old.units = {"0-0": (free["g-0"],), "0-1": (free["g-1"],), "1-0": (free["g-2"], free["g-3"])}
-    world.fleet.set_reservations("old", old.nodes(), old.shares())
+    world.fleet.set_reservations("old", old.nodes(), old.parts())
     world.allotment.update(old.request())
     world.job("wide", some(3, max=1)).settle()
     assert world.counts() == {"old": 1, "wide": 1}

@@ -211,7 +211,7 @@ def check_room(world: World) -> None:
     taken: dict[str, list[Resources]] = {}
     whole: list[str] = []
     for job in world.jobs.values():
-        for (node, _), part in job.shares().items():
+        for (node, _), part in job.parts().items():
             taken.setdefault(node, []).append(part)
         for unit, slices in (*job.units.items(), *job.leaving.items()):
             if not job.pools[int(unit[0])].shape.divides:

@@ -92,8 +92,8 @@ def test_unit_of_two_attempts_on_a_shared_host_holds_the_larger_part() -> None:
     stage.pod("h100-0", 1)["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "8"  # it was made from another template
     observed = stage.observed()
     for pods in (observed.pods, observed.pods[::-1]):
-        shares = reservations(observed.job, pods, stage.inventory).shares
-        assert {key: part.cpu for key, part in shares.items()} == {("gpu-0", "h100-0"): 8000}
+        shared = reservations(observed.job, pods, stage.inventory).shared
+        assert {key: part.cpu for key, part in shared.items()} == {("gpu-0", "h100-0"): 8000}
 
 
 def classes(stage: Stage) -> dict[str, str]:
