@@ -395,7 +395,10 @@ class Status(ApiModel):
         None, max_length=MAX_OUTSIDE, description="The learners of spec.learners.outside; absent: there are none."
     )
     parts: tuple[PartStatus, ...] | None = Field(
-        None, max_length=MOST_PARTS, description="The parts of the job in other clusters; absent: there are none."
+        None,
+        max_length=2 * MOST_PARTS,
+        description="The parts of the job in other clusters; absent: there are none. After them the "
+        f"{MOST_PARTS} that went last, with their tokens and accelerator-hours.",
     )
     home: HomeStatus | None = Field(None, description="The job that this one is a part of; absent: its syncer is in this cluster.")
     unschedulable_nodes: tuple[UnschedulableNode, ...] | None = Field(
@@ -423,7 +426,7 @@ class Status(ApiModel):
 
     @property
     def tokens_here(self) -> int:
-        """Tokens of the units of this cluster, also of those that are gone."""
+        """Tokens of the units of this cluster, also of those that are gone. `parts` has those of parts that are gone."""
         if self.home is not None:  # progress is that of the whole job
             return sum(unit.tokens for unit in self.units)
         of_others = sum(part.tokens for part in self.parts or ()) + sum(learner.tokens for learner in self.outside or ())

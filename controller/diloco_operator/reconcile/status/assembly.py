@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, Result
+from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, MOST_PARTS, Result
 
 from diloco_operator.api import names
 from diloco_operator.api.conditions import ConditionType
@@ -85,6 +85,7 @@ def assemble(
     learners, state = context.all_learners, job_state(statements, job.status)
     elsewhere = Elsewhere() if state.get("state") in OVER else counted_elsewhere(context)
     pools = [*_pools(context, scaling, contributing), *_pools_away(context)]
+    parts = _parts(context, state)
     model = model_status(context, result)
     # Never lower: the same spec.retry would start the job a second time.
     acted_on = max(retry or 0, job.status.get("retry") or 0)
@@ -103,7 +104,7 @@ def assemble(
             "max": learners.max,
         },
         **({"outside": _ended(_outside(context), state, context.now)} if learners.outside else {}),
-        **({"parts": _parts(context, state)} if context.spec.parts else {}),
+        **({"parts": parts} if parts else {}),
         **({"home": _home(context)} if context.is_part else {}),
         "units": [write_unit(_recent(context, record)) | figures(context, record) for record in _ordered(context, scaling.records)],
         **({"unschedulableNodes": write_nodes(scaling.avoid)} if scaling.avoid else {}),
@@ -115,7 +116,7 @@ def assemble(
 
 def with_parts(context: ReconcileContext, status: dict[str, Any]) -> dict[str, Any]:
     """Return the status of a job that is over with what its parts say now: they give their hardware back after its end."""
-    if not context.spec.parts:
+    if not (context.spec.parts or status.get("parts")):
         return status
     ended = replace(context, report=None)  # the syncer has ended, and its last report says nothing about now
     here = [pool for pool in status.get("pools") or () if not pool.get("cluster")]
@@ -150,7 +151,8 @@ def _ended(units: Iterable[dict[str, Any]], state: Mapping[str, Any], now: float
 
 
 def _parts(context: ReconcileContext, state: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What the syncer says about each part. Without a recent report everything stays as it was. `state`: of the job."""
+    """What the syncer says about each part. Without a recent report everything stays as it was. `state`: of the job. Of the parts that the
+    job had before, what they trained and cost stays: else it would count as that of this cluster."""
     before = _by_name(context.observed.job.status.get("parts"))
     report = context.report
     running = syncer_runs(state.get("state", ""))
@@ -159,6 +161,8 @@ def _parts(context: ReconcileContext, state: Mapping[str, Any]) -> list[dict[str
         old = before.get(part.name, {})
         if report is not None:
             heard = _heard(reported_units(report, part.units), old.get("units"), report.received_at) | _link(report, part)
+            if "units" in heard or "tokens" in old:
+                heard["tokens"] = max(_tokens(report, part), old.get("tokens", 0))
         else:
             heard = {key: value for key, value in old.items() if key in _HEARD}
         if "units" in heard:
@@ -166,7 +170,22 @@ def _parts(context: ReconcileContext, state: Mapping[str, Any]) -> list[dict[str
             if not running:
                 heard = {key: value for key, value in heard.items() if key not in _OF_NOW} | {"contributing": 0, "tokensPerSecond": 0.0}
         entries.append({"name": part.name, **heard, **_stated(context, part.name, old, running=running)})
-    return entries
+    present = {part.name for part in context.spec.parts}
+    gone = [
+        {"name": name, "message": _GONE, "tokens": old.get("tokens", 0), **_stated(context, name, old, running=False)}
+        for name, old in before.items()
+        if name not in present and (old.get("tokens") or old.get("acceleratorHours"))
+    ]
+    return [*entries, *gone[:MOST_PARTS]]
+
+
+_GONE = "the job has no units in this cluster any more"
+
+
+def _tokens(report: Report, part: Part) -> int:
+    """Tokens of all units that the part has had, also of those beyond the present sizes of its pools."""
+    pools = [pool.name for pool in part.pools]
+    return sum(unit.tokens for name, unit in report.units.items() if any(names.unit_index(pool, name) is not None for pool in pools))
 
 
 def _by_name(entries: Iterable[dict[str, Any]] | None) -> dict[str, dict[str, Any]]:
@@ -235,7 +254,6 @@ def _heard(units: Sequence[UnitReport], units_before: Iterable[dict[str, Any]] |
     return {
         "units": [_reported(unit, before.get(unit.unit), received_at) for unit in units],
         "contributing": sum(map(contributes, units)),
-        "tokens": sum(unit.tokens for unit in units),
         "tokensPerSecond": round(sum(unit.tokens_per_second or 0.0 for unit in units if contributes(unit)), 1),
         "weight": round(sum(unit.weight or 0.0 for unit in units if contributes(unit)), 3),
         "lastHeard": format_timestamp(received_at - min(unit.seconds_since_alive for unit in units)),

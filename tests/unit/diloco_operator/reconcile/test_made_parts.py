@@ -10,9 +10,10 @@ from builders.jobs import a_job
 from builders.nodes import a_tpu_node
 from builders.pods import exits
 from builders.stage import START, Stage
-from diloco.contract import Exit
+from diloco.contract import MOST_PARTS, Exit
 from diloco_operator.api.goodput import MAX_KINDS
 from diloco_operator.api.names import FINALIZER_PARTS
+from diloco_operator.api.status import Status
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import WantedPart
 from diloco_operator.reconcile.observe.part_view import PartView, project_part_job
@@ -335,6 +336,57 @@ def test_accelerator_hours_of_a_part_are_those_that_it_says_and_never_fall() -> 
     assert part_on_record(stage)["acceleratorHours"] == {"tpu-v6e": 12.5}
     runs(stage, 2, acceleratorHours={"tpu-v6e": 2.0, "tpu-v5p": 1.0})  # its object was made anew
     assert part_on_record(stage)["acceleratorHours"] == {"tpu-v6e": 12.5, "tpu-v5p": 1.0}
+
+
+def test_what_a_part_trained_and_cost_stays_its_own_when_its_pool_shrinks_and_goes() -> None:
+    stage = a_stage().train()
+    runs(stage, 2, acceleratorHours={"tpu-v6e": 12.5})
+
+    def reports() -> None:
+        stage.all_contribute()
+        stage.syncer_says("far-0", 1, UnitPhase.CONTRIBUTING, tokens=5_000)
+        stage.syncer_says("far-1", 1, UnitPhase.CONTRIBUTING, tokens=4_000)
+        assert stage.report is not None
+        stage.report = replace(stage.report, tokens=10_000)
+        stage.now += stage.config.progress_interval
+        stage.settle()
+
+    def on_record() -> tuple[int, int]:
+        """Tokens of the part, and those that are left for this cluster."""
+        return stage.status["parts"][0]["tokens"], Status.model_validate(stage.status).tokens_here
+
+    reports()
+    assert on_record() == (9_000, 1_000)
+    v5p, far = stage.job["spec"]["pools"]
+    stage.edit(pools=[v5p, {**far, "learners": {"max": 1}}])
+    reports()
+    assert on_record() == (9_000, 1_000)
+    stage.edit(pools=[v5p, {**far, "learners": {"max": 0}}])
+    runs(stage, 0, acceleratorHours={"tpu-v6e": 12.6})
+    reports()
+    assert on_record() == (9_000, 1_000)
+    stage.edit(pools=[v5p])
+    stage.parts.clear()
+    reports()
+    assert on_record() == (9_000, 1_000)
+    gone = {"name": "tokyo", "tokens": 9_000, "acceleratorHours": {"tpu-v6e": 12.6}}
+    assert stage.status["parts"] == [gone | {"message": "the job has no units in this cluster any more"}]
+    stage.parts["tokyo"] = PartView()
+    stage.edit(pools=[v5p, far])
+    reports()
+    assert on_record() == (9_000, 1_000)
+
+
+def test_of_the_parts_that_a_job_had_the_sixteen_are_kept_that_went_last() -> None:
+    stage = a_stage()
+    stage.status["parts"] = [{"name": f"gone-{number}", "tokens": 1} for number in range(MOST_PARTS)] + [{"name": "never-trained"}]
+    stage.status["parts"].insert(0, {"name": "newest", "tokens": 2})
+    stage.edit(pools=stage.job["spec"]["pools"])
+    stage.now += stage.config.progress_interval
+    stage.settle()
+    kept = [part["name"] for part in stage.status["parts"]]
+    assert kept == ["tokyo", "newest", *(f"gone-{number}" for number in range(MOST_PARTS - 1))]
+    Status.model_validate(stage.status)
 
 
 def test_hours_that_are_none_are_left_out_and_the_rest_of_the_part_counts() -> None:
