@@ -31,6 +31,7 @@ from diloco_operator.operator.projections import CachedJob
 from diloco_operator.plan import Plan
 from diloco_operator.reconcile import Job
 from diloco_operator.reconcile.observe.host_status import read_hosts
+from diloco_operator.reconcile.status.job_state import under_way
 from diloco_operator.report import Report
 
 log = logging.getLogger(__name__)
@@ -224,12 +225,14 @@ class JobMetrics(Collector):
         """For each job its status when it was reported last, and the parts of it that metrics show; both are JSON."""
         self._report: Callable[[JobKey], Report | None] = lambda _: None
         self._now: Callable[[], float] = lambda: 0.0
+        self._since = 0.0
         registry.register(self)
 
     def follow(self, jobs: Callable[[], Iterable[CachedJob]], report: Callable[[JobKey], Report | None], now: Callable[[], float]) -> None:
         """Report from now on the jobs that `jobs` returns. `report`: the last report of a job's syncer. `now`: the clock of its
         `received_at`."""
         self._jobs, self._report, self._now = jobs, report, now
+        self._since = now()
 
     def on_record(self, key: JobKey, before: Mapping[str, Any], plan: Plan) -> None:
         """Count what happened between `before` and the status of `plan`, which was written over it."""
@@ -268,7 +271,9 @@ class JobMetrics(Collector):
                 if status is not job.status:
                     reported = _reported(job.status)
                 known[key] = job.status, reported
-                _add_job(families, job.bare, json.loads(reported), self._report(key), self._now())
+                report = self._report(key)
+                heard = report.received_at if report is not None else None
+                _add_job(families, job.bare, json.loads(reported), heard, self._since, self._now())
             except Exception:  # a defect that shows in one job must not take the metrics of all others away
                 log.exception("the metrics of job %s/%s cannot be made: this is a defect, please report it", *key)
         self._known = known
@@ -351,7 +356,9 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
     families["state"] = gauge("state", "1 for the state that the job has, 0 for the others", "state")
     families["condition"] = gauge("condition", "1 for the status (True, False, Unknown) that each condition has", "condition", "status")
     families["host_failures"] = gauge("host_failures", "Attempts that failed on a host lately, as far as status keeps them", "node")
-    families["report_age_seconds"] = gauge("report_age_seconds", "Seconds since the job's syncer was heard by this operator")
+    families["report_age_seconds"] = gauge(
+        "report_age_seconds", "Seconds since the job's syncer was heard by this operator, or since that began to listen"
+    )
     families["unit_seconds"] = gauge("unit_seconds", "Seconds of all units by what they were used for, as far as status counts them", "use")
     families["accelerator_seconds"] = CounterMetricFamily(
         "diloco_job_accelerator_seconds",
@@ -394,9 +401,14 @@ def _reported(status: bytes) -> bytes:
 
 
 def _add_job(
-    families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], job: Job, status: Obj, report: Report | None, now: float
+    families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], job: Job, status: Obj, heard: float | None, since: float, now: float
 ) -> None:
-    """Add the series of one job. `status`: the parts that `_reported` returns."""
+    """Add the series of one job.
+
+    Args:
+        status: the parts that `_reported` returns
+        heard: when its syncer was heard last. None if it was not since this operator began to listen, at `since`
+    """
     key = (job.namespace, job.name)
     learners, progress = status.get("learners") or {}, status["progress"]
     for field in ("desired", "placed", "contributing", "min"):
@@ -430,8 +442,11 @@ def _add_job(
     for reason, count in sorted(status["refused"].items()):
         families["refused"].add_metric((*key, reason), count)
     _add_parts(families, key, status["parts"])
-    if report is not None:
-        families["report_age_seconds"].add_metric(key, max(0.0, now - report.received_at))
+    # Its syncer was heard before, by another process. If both went down together, nobody else would tell that the syncer stays away.
+    if heard is None and under_way(status) and progress.get("step"):
+        heard = since
+    if heard is not None:
+        families["report_age_seconds"].add_metric(key, max(0.0, now - heard))
 
 
 def _add_parts(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], key: JobKey, parts: Iterable[Mapping[str, Any]]) -> None:

@@ -389,6 +389,28 @@ def test_a_part_has_no_interval_of_snapshots_since_it_writes_none() -> None:
     assert (seen.of_job("outer_step"), seen.of_job("snapshot_step"), seen.of_job("snapshot_interval_steps")) == (720, None, None)
 
 
+@pytest.mark.parametrize(
+    ("state", "step", "age"),
+    [
+        pytest.param("Training", 700, 300.0, id="its syncer was heard by the operator before"),
+        pytest.param("Degraded", 700, 300.0, id="and so it was"),
+        pytest.param("Degraded", 0, None, id="it may never have run"),
+        pytest.param("Queued", 700, None, id="it was resumed, and waits for hardware"),
+        pytest.param("Suspended", 700, None, id="it has none"),
+    ],
+)
+def test_a_syncer_that_stays_away_from_a_new_operator_has_an_age(state: str, step: int, age: float | None) -> None:
+    now = 1_000.0
+    job = CachedJob(parse_job(a_manifest("lm", namespace="default")), json.dumps({"state": state, "progress": {"step": step}}).encode())
+    reports: list[Report] = []
+    metrics = Metrics()
+    metrics.jobs.follow(lambda: [job], lambda _: next(iter(reports), None), lambda: now)
+    now += 300
+    assert Scrape(generate_latest(metrics.registry).decode()).of_job("report_age_seconds") == age
+    reports.append(Report(received_at=1_298.0, t=701, steps=2400))
+    assert Scrape(generate_latest(metrics.registry).decode()).of_job("report_age_seconds") == 2.0
+
+
 def status(step: int) -> bytes:
     return json.dumps({"progress": {"step": step}}).encode()
 
