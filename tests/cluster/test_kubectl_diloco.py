@@ -156,7 +156,7 @@ async def goes_on_fails_and_is_retried(job: JobAtWork) -> int:
     failed = (await cluster.job("quad", is_true("Failed")))["status"]
     assert listed(plane)[:3] == ["quad", "Failed", "RestartsExhausted"]
     message = next(c["message"] for c in failed["conditions"] if c["type"] == "Failed")
-    assert "Fix the cause, then kubectl diloco retry quad; a change of the spec goes with a higher spec.retry" in message
+    assert "Fix the cause, then kubectl diloco retry quad -n default; a change of the spec goes with a higher spec.retry" in message
 
     for change in ({"pools": good}, {"learners": {"max": 2}}, {"suspend": True}):
         assert "this change alone has no effect; set spec.retry above status.retry" in refused(**change)

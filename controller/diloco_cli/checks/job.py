@@ -109,7 +109,10 @@ def syncer(facts: Facts) -> Iterator[Finding]:
     if status.get("phase") != "Running":
         why = unscheduled(pod) or _waiting(status)
         yield warning(
-            Check.SYNCER, where, f"it is {status.get('phase') or 'Pending'}{': ' + why if why else ''}", f"kubectl describe pod {name}"
+            Check.SYNCER,
+            where,
+            f"it is {status.get('phase') or 'Pending'}{': ' + why if why else ''}",
+            f"kubectl describe pod {name} -n {facts.namespace}",
         )
         return
     yield _reached(facts, where, "check the namespace's NetworkPolicies, the cluster's DNS, and a service mesh")

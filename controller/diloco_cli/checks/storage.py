@@ -60,7 +60,9 @@ def volume(facts: Facts) -> Iterator[Finding]:
         yield error(Check.VOLUME, where, message, f"kubectl annotate storageclass NAME {names.DEFAULT_CLASS}=true; or {_SET_CLASS}")
     else:
         reason = _unscheduled(facts, facts.job["metadata"]["name"])
-        yield warning(Check.VOLUME, where, f"it is Pending{': ' + reason if reason else ''}", f"kubectl describe pvc {name}")
+        yield warning(
+            Check.VOLUME, where, f"it is Pending{': ' + reason if reason else ''}", f"kubectl describe pvc {name} -n {facts.namespace}"
+        )
 
 
 def waits_for_hardware(job: Obj) -> bool:

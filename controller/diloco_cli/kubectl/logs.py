@@ -54,7 +54,9 @@ def _why_no_syncer(view: JobView) -> str:
     if view.status.home is not None and view.status.home.name:
         return f"a part has none; {at_home(view, 'logs', f'{SYNCER} ')}"
     if view.is_suspended or view.suspend:
-        return f"the job is suspended, so its pod was deleted. {_COLLECTED}. `kubectl diloco resume {view.name}` starts a new one"
+        return (
+            f"the job is suspended, so its pod was deleted. {_COLLECTED}. `kubectl diloco resume {view.name} {view.flags}` starts a new one"
+        )
     if view.over:
         return f"the job has ended, and its pod was deleted. {_COLLECTED}"
     return f"the operator creates one when the job can run: {headline(view).rstrip('.')}. A pod that was replaced took its log along"

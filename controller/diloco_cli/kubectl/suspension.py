@@ -25,7 +25,7 @@ async def set_suspend(client: Client, namespace: str, name: str, emit: Emit, *, 
     word = "suspended" if suspend else "resumed"
     if view.over:
         how = "complete" if view.complete else "failed"
-        again = "" if view.complete else f"; kubectl diloco retry {name} starts it again"
+        again = "" if view.complete else f"; kubectl diloco retry {name} {view.flags} starts it again"
         raise CommandError(f'job "{name}" is {how} already and cannot be {word}{again}')
     if view.suspend == suspend:
         emit(f"{reference(name)} {'is suspended already' if suspend else 'is not suspended'}")
@@ -84,5 +84,5 @@ def _why(view: JobView) -> str:
 
 async def _timeout_message(client: Client, namespace: str, name: str, what: str, seconds: float) -> str:
     view = JobView.of(await find_job(client, namespace, name))
-    how = f"see `kubectl diloco status {name}`"
+    how = f"see `kubectl diloco status {name} {view.flags}`"
     return f'job "{name}" is not {what} after {format_duration(seconds)}: {view.missing_condition()}. It may still become so; {how}'

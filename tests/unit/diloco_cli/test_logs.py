@@ -132,7 +132,7 @@ async def test_syncer_without_a_run_before_its_restart_says_why_and_what_to_do()
     [
         (
             a_view(suspend=True, state="Suspended", conditions=conditions(Suspended="True")),
-            "no pod bytes-lm-syncer now; the job is suspended, .* `kubectl diloco resume bytes-lm` starts a new one",
+            "no pod bytes-lm-syncer now; the job is suspended, .* `kubectl diloco resume bytes-lm -n team` starts a new one",
         ),
         (a_view(state="Failed", conditions=conditions(Failed="True")), "the job has ended, and its pod was deleted"),
         (

@@ -28,6 +28,9 @@ async def test_a_job_that_is_over_cannot_be_suspended(cluster: FakeCluster) -> N
     await begin(cluster, Complete="True")
     with pytest.raises(CommandError, match='job "bytes-lm" is complete already and cannot be suspended'):
         await set_suspend(cluster.api, "team", "bytes-lm", cluster.said.append, suspend=True)
+    await set_status(cluster, Failed="True")
+    with pytest.raises(CommandError, match=r"is failed already .*; kubectl diloco retry bytes-lm -n team starts it again"):
+        await set_suspend(cluster.api, "team", "bytes-lm", cluster.said.append, suspend=True)
 
 
 @on_a_cluster
@@ -46,7 +49,9 @@ async def test_suspending_is_waited_for(cluster: FakeCluster) -> None:
 async def test_resuming_is_not_taken_for_done_while_the_status_is_of_before(cluster: FakeCluster) -> None:
     await begin(cluster, Suspended="True", Training="False", Accepted="True", Placed="False")
     await set_suspend(cluster.api, "team", "bytes-lm", cluster.said.append, suspend=False)
-    with pytest.raises(CommandError, match=r"is not training after 30s: Placed=False PlacedReason: about Placed\. It may still become so"):
+    with pytest.raises(
+        CommandError, match=r"is not training after 30s: Placed=False PlacedReason: about Placed\. .* status bytes-lm -n team`"
+    ):
         await wait_training(cluster.api, "team", "bytes-lm", cluster.said.append, seconds=30)
     waiting = asyncio.create_task(wait_training(cluster.api, "team", "bytes-lm", cluster.said.append, seconds=600))
     await asyncio.sleep(1)

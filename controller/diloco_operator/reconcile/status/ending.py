@@ -91,18 +91,18 @@ def _syncer_end(syncer: PodView | None) -> JobEnd | None:
         if result is None:
             return JobEnd(CompleteReason.STEPS_REACHED, ending_words.NO_RESULT)
         if not result.tokens and not result.contributions and result.ended_by != ENDED_BY_PROGRAM:
-            return JobEnd(FailedReason.NOTHING_TRAINED, ending_words.nothing_merged(syncer.job, result))
+            return JobEnd(FailedReason.NOTHING_TRAINED, ending_words.nothing_merged((syncer.namespace, syncer.job), result))
         return JobEnd(_ENDED_BY.get(result.ended_by, CompleteReason.STEPS_REACHED), ending_words.summary(result), result)
     if end is None or (syncer.running_since is not None and syncer.restarts == 0):
         return None
     # The kubelet may have filled the message with the end of the log, where the cause comes last.
     cause = error_line(end.message)
     if end.exit_code == Exit.BAD_STATE:
-        return JobEnd(FailedReason.STATE_UNUSABLE, ending_words.state_unusable(syncer.job, cause))
+        return JobEnd(FailedReason.STATE_UNUSABLE, ending_words.state_unusable((syncer.namespace, syncer.job), cause))
     if end.exit_code == Exit.BAD_START:
-        return JobEnd(FailedReason.START_UNUSABLE, ending_words.start_unusable(syncer.job, cause))
+        return JobEnd(FailedReason.START_UNUSABLE, ending_words.start_unusable((syncer.namespace, syncer.job), cause))
     if end.exit_code == Exit.BAD_CONTRACT:
-        return JobEnd(FailedReason.SYNCER_FAILED, ending_words.contract_unreadable(syncer.job, cause))
+        return JobEnd(FailedReason.SYNCER_FAILED, ending_words.contract_unreadable((syncer.namespace, syncer.job), cause))
     return None
 
 
@@ -132,7 +132,8 @@ def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusReco
     reason = FailedReason.LAYOUT_REFUSED if layout else FailedReason.RESTARTS_EXHAUSTED
     last = max(failed, key=lambda record: (record.since or 0.0, record.name))
     why = why_given_up(last, context.spec.learners.restart, read_last_failure(last.last_failure).message)
-    return JobEnd(reason, ending_words.quorum_lost(context.observed.job.name, len(failed), quorum, last.name, why))
+    job = context.observed.job
+    return JobEnd(reason, ending_words.quorum_lost((job.namespace, job.name), len(failed), quorum, last.name, why))
 
 
 def _elsewhere(context: ReconcileContext) -> int:

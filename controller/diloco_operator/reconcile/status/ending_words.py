@@ -8,6 +8,7 @@ from diloco.contract import Result
 from diloco.wording import loss_text, plural
 
 from diloco_operator.api import names
+from diloco_operator.api.names import JobKey
 from diloco_operator.kube.fields import clip
 
 NO_RESULT = "the syncer ended with status 0, but left no readable result"
@@ -24,7 +25,7 @@ def summary(result: Result) -> str:
     return f"{text}. {clip(result.message)}" if result.message else text
 
 
-def nothing_merged(job: str, result: Result) -> str:
+def nothing_merged(job: JobKey, result: Result) -> str:
     """The advice is to raise the steps, too: after a retry alone the job would be at its last step again."""
     refused = f"{plural(result.refused, 'contribution was', 'contributions were')} refused ({clip(result.refusal)})"
     why = refused if result.refused else "none came in time"
@@ -34,15 +35,15 @@ def nothing_merged(job: str, result: Result) -> str:
     )
 
 
-def state_unusable(job: str, cause: str) -> str:
+def state_unusable(job: JobKey, cause: str) -> str:
     """`cause`: in the syncer's words, "" if it left none."""
     return (
-        f"the state on volume {names.volume_claim_name(job)} cannot be used{_detail(cause)}. Nothing was overwritten: "
+        f"the state on volume {names.volume_claim_name(job[1])} cannot be used{_detail(cause)}. Nothing was overwritten: "
         f"repair or replace the snapshots, then {_retry(job)}"
     )
 
 
-def start_unusable(job: str, cause: str) -> str:
+def start_unusable(job: JobKey, cause: str) -> str:
     """`cause`: in the syncer's words, "" if it left none."""
     return (
         f"the job cannot begin with the model of spec.startFrom{_detail(cause)}. Correct spec.startFrom.uri, or what is there, "
@@ -50,7 +51,7 @@ def start_unusable(job: str, cause: str) -> str:
     )
 
 
-def contract_unreadable(job: str, cause: str) -> str:
+def contract_unreadable(job: JobKey, cause: str) -> str:
     """`cause`: in the syncer's words, "" if it left none."""
     return (
         f"the syncer cannot read its environment or job file{_detail(cause)}; use the syncer "
@@ -69,7 +70,7 @@ def parts_left(clusters: Sequence[str]) -> str:
     )
 
 
-def quorum_lost(job: str, given_up: int, quorum: int, unit: str, why: str) -> str:
+def quorum_lost(job: JobKey, given_up: int, quorum: int, unit: str, why: str) -> str:
     """`unit`: the unit that was given up last, and `why`."""
     return (
         f"{plural(given_up, 'unit has', 'units have')} been given up, the rest cannot reach training.quorum {quorum}; "
@@ -77,6 +78,7 @@ def quorum_lost(job: str, given_up: int, quorum: int, unit: str, why: str) -> st
     )
 
 
-def _retry(job: str) -> str:
+def _retry(job: JobKey) -> str:
     """What a person does to start a failed job again."""
-    return f"kubectl diloco retry {job}; a change of the spec goes with a higher spec.retry in the same kubectl apply"
+    namespace, name = job
+    return f"kubectl diloco retry {name} -n {namespace}; a change of the spec goes with a higher spec.retry in the same kubectl apply"

@@ -95,7 +95,7 @@ def test_a_job_that_took_its_last_step_and_merged_nothing_failed(refused: int, r
     failed = stage.condition("Failed")
     assert (stage.true(), failed["reason"]) == ({"Accepted", "Failed"}, "NothingTrained")
     assert f"100 of 100 steps are over and nothing was merged: {why}. " in failed["message"]
-    assert "raise training.steps, then kubectl diloco retry bytes-lm" in failed["message"]
+    assert "raise training.steps, then kubectl diloco retry bytes-lm -n team; a change" in failed["message"]
 
 
 def test_few_refusals_of_a_complete_job_are_no_warning() -> None:

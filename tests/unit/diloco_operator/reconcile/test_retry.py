@@ -75,7 +75,7 @@ def running(stage: Stage) -> list[str]:
 # --- a failed job -----------------------------------------------------------------------------------------------------
 def test_failed_job_says_what_starts_it_again() -> None:
     message = failed().condition("Failed")["message"]
-    assert "Fix the cause, then kubectl diloco retry bytes-lm" in message
+    assert "Fix the cause, then kubectl diloco retry bytes-lm -n team; a change" in message
     assert message.count("kubectl diloco retry") == 1
     assert "suspend" not in message
 
@@ -152,7 +152,7 @@ def test_repaired_volume_is_used_again() -> None:
     at_rest(stage)
     failure = stage.condition("Failed")
     assert failure["reason"] == "StateUnusable"
-    assert "then kubectl diloco retry bytes-lm" in failure["message"]
+    assert "then kubectl diloco retry bytes-lm -n team; a change" in failure["message"]
     claim = stage.children["PersistentVolumeClaim"]["metadata"]["uid"]
     starts(retry(stage))
     assert "Training" in stage.true()
