@@ -23,8 +23,9 @@ class Program(click.Group):
         if sys.stdout is not sys.__stdout__ or not isinstance(sys.stdout, io.TextIOWrapper):
             return super().main(*args, **kwargs)  # a test captures the output, or it was closed
         usual, output = sys.stdout, _Output(sys.stdout.fileno(), "w", closefd=False)
+        # A terminal may have no sign for what a message has, such as `…` in latin-1: a question mark is better than no output.
         sys.stdout = io.TextIOWrapper(
-            io.BufferedWriter(output), usual.encoding, usual.errors, line_buffering=usual.line_buffering, write_through=usual.write_through
+            io.BufferedWriter(output), usual.encoding, "replace", line_buffering=usual.line_buffering, write_through=usual.write_through
         )
         try:
             return super().main(*args, **kwargs)

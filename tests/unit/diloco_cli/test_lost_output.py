@@ -32,6 +32,28 @@ def test_a_closed_output_takes_nothing_and_harms_nothing() -> None:
     assert subprocess.run(["bash", "-c", command], check=False).returncode == 0
 
 
+SAYS = """
+import click
+from diloco_cli.program import Program
+
+@click.group(cls=Program)
+def main(): ...
+
+@main.command()
+def say():
+    click.echo("both are in use; \u2026")
+
+main(["say"])
+"""
+
+
+@pytest.mark.slow
+def test_an_output_without_a_sign_for_a_character_gets_another_one() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run([sys.executable, "-c", SAYS], env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, b"both are in use; ?\n")
+
+
 @contextlib.contextmanager
 def without_rights(folder: Path, mode: int) -> Iterator[None]:
     """Run as a user who does not own the folder, if this is root, to whom modes mean nothing."""
