@@ -73,7 +73,9 @@ def _what_starts(view: JobView, due: bool) -> str:
         return f"{', '.join(lost)} {'starts' if len(lost) == 1 else 'start'} again"
     if due:
         return "the operator has not acted on it yet"
-    raise CommandError(f'job "{view.name}" has not failed, and none of its units was given up: there is nothing to retry')
+    parts = [part.name for part in view.status.parts or () if part.units or part.state]
+    elsewhere = f" here. Units of a part are retried in its cluster ({', '.join(parts)})" if parts else ""
+    raise CommandError(f'job "{view.name}" has not failed, and none of its units was given up: there is nothing to retry{elsewhere}')
 
 
 def _given_up(view: JobView) -> tuple[str, ...]:

@@ -62,6 +62,15 @@ async def test_a_job_of_which_nothing_failed_is_not_retried(cluster: FakeCluster
 
 
 @on_a_cluster
+async def test_units_that_a_part_gave_up_are_retried_in_its_cluster(cluster: FakeCluster) -> None:
+    await begin(cluster, unit(), Training="True")
+    parts = [{"name": "tokyo", "state": "Degraded", "message": "LearnersLost: far-0 was given up"}, {"name": "gone", "tokens": 9}]
+    await cluster.api.patch(DILOCO_JOBS, "team", "bytes-lm", {"status": {"parts": parts}}, subresource="status")
+    with pytest.raises(CommandError, match=r"nothing to retry here\. Units of a part are retried in its cluster \(tokyo\)"):
+        await retry(cluster)
+
+
+@on_a_cluster
 async def test_a_retried_job_is_waited_for_until_it_trains(cluster: FakeCluster) -> None:
     await begin(cluster, Failed="True")
     asked = await retry(cluster)
