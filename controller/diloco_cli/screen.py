@@ -110,7 +110,7 @@ class Screen:
         top: list[RenderableType] = []
         for view in self.views:
             top += [header(view, self.now), live_units(view.status.units, self.now, options.max_width), Text()]
-            top += [each for table in _elsewhere(view) for each in (live_table(table, self.now, cut=True), Text())]
+            top += [each for table in live_elsewhere(view, self.now) for each in (table, Text())]
         last = Text(self.footer, style="dim")
         room = options.size.height - sum(len(console.render_lines(part, options, pad=False)) for part in (*top, last))
         shown: list[Text] = []
@@ -126,13 +126,11 @@ class Screen:
         yield from (*top, *shown, last)
 
 
-def _elsewhere(view: JobView) -> Iterator[Table]:
-    """Yield tables of the parts in other clusters and of their units, if the job has any."""
-    if view.status.parts:
-        yield parts_table(view.status.parts)
-    units = elsewhere_table(view.status)
-    if units.rows:
-        yield units
+def live_elsewhere(view: JobView, now: float) -> Iterator[Grid]:
+    """Render tables of the parts in other clusters and of their units, if the job has any."""
+    for shown in (parts_table(view.status.parts or ()), elsewhere_table(view.status)):
+        if shown.rows:
+            yield live_table(shown, now, cut=True)
 
 
 def summary(view: JobView) -> RenderableType:

@@ -19,7 +19,7 @@ from rich.text import Text
 from diloco_cli.cluster import Target, on_cluster, target_options
 from diloco_cli.job_tables import jobs_table
 from diloco_cli.jobs import find_job, list_jobs
-from diloco_cli.screen import STATE_STYLES, header, live_table, live_units
+from diloco_cli.screen import STATE_STYLES, header, live_elsewhere, live_table, live_units
 from diloco_cli.view_model import JobView
 
 _REFRESH_PER_SECOND = 1
@@ -74,11 +74,12 @@ def _chosen(views: Sequence[JobView], job: str) -> list[JobView]:
 
 
 def screen(views: Sequence[JobView], job: str, now: float, width: int) -> RenderableType:
-    """Render the jobs, the fastest first. With `job` render only that one, with its units. Pure."""
+    """Render the jobs, the fastest first. With `job` render only that one, with its units and parts. Pure."""
     if not views:
         return Text(f'job "{job}" was deleted' if job else "there are no jobs")
     if job:
-        return Group(header(views[0], now), live_units(views[0].status.units, now, width))
+        elsewhere = (part for table in live_elsewhere(views[0], now) for part in (Text(), table))
+        return Group(header(views[0], now), live_units(views[0].status.units, now, width), *elsewhere)
     fastest = sorted(views, key=lambda view: (view.over, -view.status.progress.tokens_per_second, view.namespace, view.name))
     styles = [STATE_STYLES[view.state] if view.state is not None else "" for view in fastest]
     return live_table(jobs_table(fastest, now), now, styles, cut=True)

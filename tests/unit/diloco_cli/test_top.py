@@ -40,6 +40,16 @@ def test_one_job_is_shown_with_its_units() -> None:
     assert [line.split()[:2] for line in said if line.startswith("v5p-")] == [["v5p-0", "Training"], ["v5p-1", "Joining"]]
 
 
+def test_one_job_is_shown_with_its_parts_and_their_units() -> None:
+    far = {"name": "far-0", "state": "Contributing", "attempt": 1, "tokens": 64}
+    view = replace(a_view(units=[unit()], parts=[{"name": "tokyo", "state": "Training", "contributing": 1, "units": [far]}]), name="lm")
+    said = lines(screen([view], "lm", NOW, 140))
+    assert [line for line in said if line.startswith(("tokyo", "far-0"))] == [
+        "tokyo Training 1/1 0 0% - 0 -",
+        "far-0 tokyo Contributing - 1 64",
+    ]
+
+
 def test_a_hostile_message_is_shown_as_it_is() -> None:
     refused = {"type": "Degraded", "status": "True", "reason": "Odd", "message": "[bold]x[/nothing]", "lastTransitionTime": NOW}
     said = lines(screen([at(1.0, "lm", state="Degraded", reason="Odd", conditions=[refused])], "", NOW, 140))
