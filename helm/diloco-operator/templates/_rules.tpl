@@ -71,7 +71,8 @@ groups:
           sum by (namespace, dilocojob) (diloco_job_learners_contributing)
           / (sum by (namespace, dilocojob) (diloco_job_learners_desired) > 0)
       - record: namespace_dilocojob:diloco_job_tokens:rate5m
-        expr: sum by (namespace, dilocojob) (rate(diloco_job_tokens_total[5m]))
+        # Not rate(): it takes a fall for a restart, after which all tokens would be new.
+        expr: clamp_min(sum by (namespace, dilocojob) (delta(diloco_job_tokens_total[5m])), 0) / 300
       - record: namespace_dilocojob:diloco_job_interruptions:increase1d
         expr: sum by (namespace, dilocojob) (increase(diloco_job_interruptions_total[1d]))
       - record: accelerator_topology:diloco_fleet_slices_reserved:ratio

@@ -70,6 +70,18 @@ def test_the_config_map_holds_the_dashboards_as_they_are() -> None:
     assert sum(len(text) for text in config["data"].values()) < 1 << 20
 
 
+def test_tokens_of_a_syncer_that_went_back_to_a_snapshot_are_not_taken_for_new_ones() -> None:
+    rules_of = one(render(rules()), "PrometheusRule")["spec"]["groups"]
+    recorded = [rule["expr"] for group in rules_of for rule in group["rules"]]
+    used = [
+        each
+        for each in (*recorded, *(each for path in DASHBOARDS for each in expressions(json.loads(path.read_text()))))
+        if "tokens_total" in each
+    ]
+    assert len(used) == 2
+    assert all("clamp_min(" in each and "delta(" in each and "rate(" not in each for each in used), used
+
+
 # --- the alerts -------------------------------------------------------------------------------------------------------
 EVERY_CONDITION = [
     {"type": kind.value, "status": status, "reason": "", "message": ""} for kind in ConditionType for status in ("True", "False")
