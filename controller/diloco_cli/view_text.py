@@ -61,10 +61,10 @@ def shortly(why: str) -> str:
     return f"{first}; …" if more and len(why) > _HEADLINE else why
 
 
-def goodput_text(goodput: GoodputStatus) -> str:
+def goodput_text(goodput: GoodputStatus, where: str = "") -> str:
     """Tell where the time of the units went: `goodput 93.1 % of 2h05m of unit time; recovery 4.0 %, start 2.9 %; 2 interruptions`."""
     lost = ", ".join(f"{use.value} {100 * share:.1f} %" for use, share in goodput.badput.items() if round(100 * share, 1))
-    text = f"goodput {100 * goodput.productive_share:.1f} % of {duration(goodput.unit_seconds.total)} of unit time"
+    text = f"goodput {100 * goodput.productive_share:.1f} % of {duration(goodput.unit_seconds.total)} of unit time{where}"
     return f"{text}{'; ' if lost else ''}{lost}; {plural(goodput.interruptions, 'interruption')}"
 
 
@@ -73,7 +73,7 @@ def goodput_lines(status: Status) -> Iterator[str]:
     accelerator-hour`. Nothing before it is measured."""
     goodput = status.goodput
     if goodput is not None and goodput.unit_seconds.total:
-        yield goodput_text(goodput)
+        yield goodput_text(goodput, " in this cluster" if status.parts or status.home else "")
     if goodput is not None and goodput.accelerator_hours:
         held = ", ".join(f"{hours_text(amount)} h of {kind}" for kind, amount in goodput.accelerator_hours.items())
         yield f"{held}; {tokens_an_hour(goodput.accelerator_hours, status.tokens_here)} tokens an accelerator-hour"

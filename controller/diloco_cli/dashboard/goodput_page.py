@@ -32,7 +32,7 @@ def goodput_page(jobs: Sequence[JobFacts], sentences: Sequence[str], base: str) 
         {
             "head": [element("h1", "Goodput"), *notes(sentences)],
             "jobs": [
-                element("h2", "Jobs, from their beginning"),
+                element("h2", "Jobs in this cluster, from their beginning"),
                 *_table("JOB", whole, "Goodput of jobs", interruptions=_interruptions(jobs)),
             ],
             "cost": list(_cost(jobs, base)),

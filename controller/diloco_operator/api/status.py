@@ -383,7 +383,7 @@ class Status(ApiModel):
         None, description="Where the newest snapshot is, and at the end the model; absent: there is none yet."
     )
     goodput: GoodputStatus | None = Field(
-        None, description="Where the time of the units went; frozen when the job ends; absent: nothing is measured yet."
+        None, description="Where the time of the units in this cluster went; frozen when the job ends; absent: nothing is measured yet."
     )
     learners: LearnersStatus = Field(
         default_factory=LearnersStatus, description="How many learner units are wanted, placed and contribute."

@@ -97,6 +97,8 @@ def test_status_tells_where_the_time_of_the_units_went_the_largest_loss_first() 
     used = {"training": 6750.0, "start": 150.0, "recovery": 600.0, "waiting": 0.1}
     goodput = {"productiveShare": 0.9, "interruptions": 2, "unitSeconds": used, "measuredAt": "2026-11-20T21:00:00Z"}
     line = "  goodput 90.0 % of 2h05m of unit time; recovery 8.0 %, start 2.0 %; 2 interruptions"
+    several = a_view(goodput=goodput, parts=[{"name": "tokyo"}], Training="True")
+    assert "goodput 90.0 % of 2h05m of unit time in this cluster; " in status_text(several, NOW)
     assert line in status_text(a_view(goodput=goodput, Training="True"), NOW).splitlines()
     assert as_json(a_view(goodput=goodput, Training="True"))["goodput"]["unitSeconds"]["recovery"] == 600.0
 
