@@ -113,10 +113,11 @@ def test_a_learners_pod_name_is_a_dns_label(job: str) -> None:
 
 
 def names_of_a_job(job: str, pool: str) -> set[tuple[str, str]]:
-    """Kind and name of what the job has for a unit of two hosts of its pool, and for itself."""
+    """Kind and name of what the job has for a unit of two hosts of its pool, for a part of the pool's name, and for itself."""
     unit = names.unit_name(pool, 1)
     pods = [*(learner_pod_name(job, unit, 2, host) for host in (0, 1)), syncer_pod_name(job)]
     secrets = [names.learner_secret_name(job, pool, unit), names.syncer_secret_name(job), names.authority_secret_name(job)]
+    secrets += [names.part_secret_name(job, pool), names.outside_secret_name(job)]
     config_maps = [names.host_list_name(job, unit, 2, 2), names.config_map_name(job)]
     return {
         *(("Pod", name) for name in pods),
@@ -141,6 +142,11 @@ def split_anywhere(text: str) -> list[tuple[str, str]]:
         split_anywhere("j-" * 14 + "p-q-r"),
         split_anywhere("lm-learners-h100"),
         [("lm", "v2-learners-h"), ("lm-learners-v2", "h")],
+        split_anywhere("lm-part-x"),
+        [("lm", "x-part-y"), ("lm-part-x", "y")],
+        [("lm", "x-syncer"), ("lm-part-x", "y")],
+        [("lm", "syncer"), ("lm-part", "y")],
+        [("lm", "outside"), ("lm-part", "y")],
     ],
     ids=lambda jobs: str(jobs[0]),
 )
@@ -158,6 +164,8 @@ def test_a_job_whose_pools_have_no_dash_has_names_without_a_mark() -> None:
         ("Pod", "bytes-lm-syncer"),
         ("Secret", "bytes-lm-learners-h100-0"),
         ("Secret", "bytes-lm-syncer-tls"),
+        ("Secret", "bytes-lm-outside-tls"),
+        ("Secret", "bytes-lm-part-h100-tls"),
         ("Secret", "bytes-lm-ca"),
         ("ConfigMap", "bytes-lm-h100-1-a2-hosts-2"),
         ("ConfigMap", "bytes-lm-job"),
@@ -191,6 +199,8 @@ def test_the_secrets_with_certificates_of_a_job_are_told_from_others() -> None:
         names.syncer_secret_name("a"),
         names.outside_secret_name("a"),
         names.learner_secret_name("a", "v5p", "v5p-0"),
+        names.part_secret_name("a", "tokyo"),
+        names.part_secret_name("a", "x-syncer"),
     )
     assert all(names.holds_certificates(name, "a") for name in own)
     assert not any(names.holds_certificates(name, "b") for name in (*own, "registry"))
