@@ -175,8 +175,7 @@ class Engine:
         stream = self._job.streams.open()
         # The server takes streams while the last snapshot is written, and nothing reads their Hello any more.
         if self._stopping.is_set():
-            stream.retry_reason = "the syncer is shutting down"
-            stream.outgoing.close(at_once=True)
+            stream.retry("the syncer is shutting down")
         return stream
 
     def submit(self, event: StreamEvent) -> None:
@@ -393,8 +392,9 @@ class Engine:
     def _disconnect(self) -> None:
         for stream in self._job.streams:
             if self._stopping.is_set():
-                stream.retry_reason = "the syncer is shutting down"
-            stream.outgoing.close(at_once=self._stopping.is_set())
+                stream.retry("the syncer is shutting down")
+            else:
+                stream.outgoing.close()
 
     async def _conclude(self) -> RunOutcome:
         """Write the last snapshot. A finished job is complete only when its final snapshot is durable."""

@@ -92,8 +92,7 @@ class Membership:
         lacks = self._job.exchanges.lacks(self._job.exchanges.held(hello.versions) if self._hello.resumes(hello) else {})
         if why := self._brake.reason(hello.unit, lacks, now):
             self._job.sessions.expect(hello.unit, now)
-            stream.retry_reason = why
-            stream.outgoing.close(at_once=True)
+            stream.retry(why)
             return
         accepted = self._job.sessions.join(request, stream.number)
         assert isinstance(accepted, Accepted)
@@ -195,7 +194,7 @@ class Membership:
                     stats.attempt, stats.heard_at = request.attempt, now
                 stats.lost(now, rejected.message, Phase.REFUSED)
         _log.warning("refused (%s): %s", name_of(rejected.code), rejected.message)
-        stream.outgoing.close(ToLearner(refused=Refused(code=rejected.code, message=rejected.message)))
+        stream.refuse(rejected)
         self._job.changes.notify()
 
     def _displace(self, accepted: Accepted, now: float) -> None:
@@ -208,16 +207,15 @@ class Membership:
         if former is None:
             return
         former.session = former.joining = None
+        streams = [former, *self._ranks.release(former)]
         if accepted.known:
-            former.retry_reason = "the same session has opened another stream"
-            former.outgoing.close(at_once=True)
-            self._ranks.end(former, retry=former.retry_reason)
+            for stream in streams:
+                stream.retry("the same session has opened another stream")
             return
         message = f"attempt {accepted.session.attempt} of unit {accepted.session.unit} has joined: older attempts are fenced"
         self._job.unit_stats.of(accepted.session.unit).refuse(reason_of(Refused.FENCED), message)
-        last = ToLearner(refused=Refused(code=Refused.FENCED, message=message))
-        former.outgoing.close(last, at_once=True)
-        self._ranks.end(former, last=last)
+        for stream in streams:
+            stream.refuse(Rejected(Refused.FENCED, message))
 
     def _restart_session(self, unit: str) -> None:
         restarted = self._job.sessions.restart(unit)
@@ -237,7 +235,8 @@ class Membership:
         _log.info("unit %s leaves after Bye%s", session.unit, f": {LEFT_EARLY}" if bye.left and not self._job.exchanges.finished else "")
         self._end_session(stream, session, now)
         stream.outgoing.close()
-        self._ranks.end(stream)
+        for follower in self._ranks.release(stream):
+            follower.outgoing.close(at_once=True)
 
     def refuse(self, stream: LearnerStream, rejected: Rejected, now: float) -> None:
         """Refuse a joined learner for what it or one of its ranks did: end its session and all its streams."""
@@ -249,9 +248,8 @@ class Membership:
         _log.warning("unit %s is refused (%s): %s", session.unit, name_of(rejected.code), rejected.message)
         stats.lost(now, rejected.message, Phase.REFUSED)
         self._end_session(stream, session, now)
-        last = ToLearner(refused=Refused(code=rejected.code, message=rejected.message))
-        stream.outgoing.close(last, at_once=True)
-        self._ranks.end(stream, last=last)
+        for rank_stream in (stream, *self._ranks.release(stream)):
+            rank_stream.refuse(rejected)
 
     def fail(self, stream: LearnerStream, what: str, error: Exception, now: float) -> None:
         """Refuse the unit of a stream whose message, named `what`, could not be handled. A stream that has not joined ends alone."""
@@ -272,7 +270,7 @@ class Membership:
             self._end_session(stream, session, now)
         else:
             self._find_seeder(stream.number)  # its Hello may have given the job a layout
-        stream.outgoing.close(ToLearner(refused=Refused(code=rejected.code, message=rejected.message)), at_once=True)
+        stream.refuse(rejected)
 
     def reject_contribution(self, order: ContributionRejected, now: float) -> None:
         """Act on a contribution that the guards have refused: its learner takes the job's parameters anew, or is quarantined."""
@@ -301,9 +299,8 @@ class Membership:
             self._job.work.end(session.holder)
             return
         self._end_session(stream, session, now)
-        stream.retry_reason = f"{order.refusal.message}; join again, and take the job's parameters"
-        stream.outgoing.close(at_once=True)
-        self._ranks.end(stream, retry=stream.retry_reason)
+        for rank_stream in (stream, *self._ranks.release(stream)):
+            rank_stream.retry(f"{order.refusal.message}; join again, and take the job's parameters")
 
     def stream_lost(self, stream: LearnerStream, why: str, now: float) -> None:
         """Note that the stream is over. Without a Bye its session stays open for the reconnect window. A leader's followers end with it."""
@@ -312,7 +309,8 @@ class Membership:
         if stream.rank:
             self._rank_lost(stream, why, now)
             return
-        self._ranks.end(stream, retry="the stream of the unit's leader, rank 0, has ended")
+        for follower in self._ranks.release(stream):
+            follower.retry("the stream of the unit's leader, rank 0, has ended")
         session = stream.session or (stream.joining.session if stream.joining is not None else None)
         stream.session = stream.joining = None
         if session is None or not self._job.sessions.stream_lost(session.unit, stream.number, now):

@@ -9,7 +9,7 @@ See docs/decisions/0159-ranks-of-a-unit.md.
 from __future__ import annotations
 
 from diloco.algorithm.pieces import Portion, portion
-from diloco.protocol.diloco_pb2 import Hello, Refused, ToLearner
+from diloco.protocol.diloco_pb2 import Hello, Refused
 from diloco.syncer.job.join_brake import JoinBrake
 from diloco.syncer.job.parts import JobParts
 from diloco.syncer.job.welcomes import Welcomes
@@ -40,8 +40,7 @@ class Ranks:
             return of_leader
         leader = self._job.streams.get(of_leader.stream) if of_leader is not None and of_leader.stream is not None else None
         if leader is None or leader.session is None:
-            stream.retry_reason = f"rank {hello.rank} of unit {hello.unit} waits for its leader, rank 0, to join"
-            stream.outgoing.close()
+            stream.retry(f"rank {hello.rank} of unit {hello.unit} waits for its leader, rank 0, to join")
             return None
         if rejected := _wrong_rank(leader, hello):
             return rejected
@@ -51,11 +50,11 @@ class Ranks:
         held = self._job.exchanges.held(hello.versions) if resumed else {}
         portions = self._portions(leader, hello.rank)
         if why := self._brake.reason(hello.unit, self._job.exchanges.lacks(held, portions), now):
-            stream.retry_reason = why
-            stream.outgoing.close(at_once=True)
+            stream.retry(why)
             return None
         if (former := leader.ranks.get(hello.rank)) is not None:
-            self._end_one(former, "the same process has opened another stream")
+            self.lost(former)
+            former.retry("the same process has opened another stream")
         session.ranks[hello.rank] = hello.process
         leader.ranks[hello.rank] = stream
         stream.leader, stream.rank, stream.process, stream.session = leader, hello.rank, hello.process, session
@@ -75,18 +74,15 @@ class Ranks:
         stream.leader.gathering.forget(stream.rank)
         return session
 
-    def end(self, leader: LearnerStream, *, retry: str = "", last: ToLearner | None = None) -> None:
-        """End the streams of the leader's followers. `retry` says why the followers must open new ones."""
-        for stream in list(leader.ranks.values()):
-            self._end_one(stream, retry, last)
+    def release(self, leader: LearnerStream) -> list[LearnerStream]:
+        """Let the leader's followers leave its session. Returns their streams, which the caller must end."""
+        followers = list(leader.ranks.values())
+        for stream in followers:
+            self.lost(stream)
+        return followers
 
     def _portions(self, leader: LearnerStream, rank: int) -> list[Portion]:
         return [portion(fragment, leader.owned[rank]) for fragment in self._job.exchanges.fragments]
-
-    def _end_one(self, stream: LearnerStream, retry: str, last: ToLearner | None = None) -> None:
-        self.lost(stream)
-        stream.retry_reason = retry
-        stream.outgoing.close(last, at_once=True)
 
 
 def not_of_rank(stream: LearnerStream, session: UnitSession, event: StreamEvent) -> Rejected | None:

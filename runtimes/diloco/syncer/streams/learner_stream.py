@@ -8,17 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
+import grpc
+
 from diloco.algorithm.effects import Close, Refusal
 from diloco.algorithm.events import Offer
 from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.pieces import PieceError, Portion
 from diloco.algorithm.shard import CheckedPush, Update
-from diloco.protocol.diloco_pb2 import Alive, Bye, Chunk, Evaluation, Hello, Progress
+from diloco.protocol.diloco_pb2 import Alive, Bye, Chunk, Evaluation, Hello, Progress, Refused, ToLearner
 from diloco.protocol.framing import Assembler, Transfer
 from diloco.protocol.piece_maps import Owned
 from diloco.syncer.streams.gathering import Gathering
 from diloco.syncer.streams.outgoing import Outgoing
-from diloco.syncer.streams.sessions import UnitSession
+from diloco.syncer.streams.sessions import Rejected, UnitSession
 
 QUEUED_MESSAGES = 8
 """Messages of one stream that may wait for the engine. Beyond that its reader waits, and flow control slows the learner down."""
@@ -54,10 +56,8 @@ class LearnerStream:
         self.join_decided = asyncio.Event()
         self.slots = asyncio.Semaphore(QUEUED_MESSAGES)
         self.progress: Progress | None = None
-        self.identity_mismatch = ""
-        """How the certificate's identity differs from that of the Hello, which then gets no answer. Empty if they are the same."""
-        self.retry_reason = ""
-        """Why the stream ends although the learner did nothing wrong and shall reconnect. Empty if there is no such reason."""
+        self.aborted: tuple[grpc.StatusCode, str] | None = None
+        """Status and message of the stream's end. None for OK."""
         self.assembler: Assembler | None = None
         self.acknowledged_at: float | None = None
         """When the learner last acknowledged chunks, on the engine's clock. None if it has not."""
@@ -82,6 +82,19 @@ class LearnerStream:
         """Set for a leader: the streams of the followers that have joined."""
         self.gathering = Gathering()
         """Used for a leader: answers that are not whole yet."""
+
+    def refuse(self, rejected: Rejected) -> None:
+        """End the stream at once: its learner is refused for good."""
+        self.outgoing.close(ToLearner(refused=Refused(code=rejected.code, message=rejected.message)), at_once=True)
+
+    def retry(self, why: str) -> None:
+        """End the stream at once. Its learner did nothing wrong, and shall open another one."""
+        self.abort(grpc.StatusCode.UNAVAILABLE, why)
+
+    def abort(self, code: grpc.StatusCode, why: str) -> None:
+        """End the stream at once with this status."""
+        self.aborted = code, why
+        self.outgoing.close(at_once=True)
 
     @property
     def portions(self) -> Sequence[Portion] | None:

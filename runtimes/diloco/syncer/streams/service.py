@@ -126,10 +126,8 @@ class Service:
                     self._job.sent(stream, message)
                     await self._turns.next()
             why = "the stream has ended"
-            if stream.retry_reason:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, stream.retry_reason)
-            if stream.identity_mismatch:
-                await context.abort(grpc.StatusCode.UNAUTHENTICATED, stream.identity_mismatch)
+            if stream.aborted is not None:
+                await context.abort(*stream.aborted)
         finally:
             reader.cancel()
             self._job.submit(StreamLost(stream, why))
@@ -185,9 +183,9 @@ class Service:
                     hello = message.hello
                     # The certificate must confirm the Hello, or a learner could speak for any other unit.
                     if shown != (claimed := learner_identity(hello.job_uid, hello.unit, hello.attempt)):
-                        _log.warning("refused: Hello says %s, the certificate belongs to %s", claimed, shown or "no identity")
-                        stream.identity_mismatch = f"Hello says {claimed}, the certificate belongs to {shown or 'no identity'}"
-                        stream.outgoing.close()
+                        why = f"Hello says {claimed}, the certificate belongs to {shown or 'no identity'}"
+                        _log.warning("refused: %s", why)
+                        stream.abort(grpc.StatusCode.UNAUTHENTICATED, why)
                         return
                     greeted = True
                     if hello.acknowledges:
@@ -210,8 +208,7 @@ class Service:
             await self._submit(stream, ProtocolViolation(stream, f"rank {stream.rank}: {error}" if stream.rank else str(error)))
             return
         except CongestedError as error:
-            stream.retry_reason = str(error)
-            stream.outgoing.close(at_once=True)
+            stream.retry(str(error))
             return
         except (grpc.aio.UsageError, grpc.aio.AbortError):
             return  # the call has ended meanwhile, or the syncer ends it
@@ -225,8 +222,7 @@ class Service:
 
     def _end_silent(self, stream: LearnerStream) -> None:
         """End a stream that has sent no Hello in time. Its learner shall try again, because its link may have been slow."""
-        stream.retry_reason = f"no Hello has come within {self._hello_timeout:.0f} s"
-        stream.outgoing.close(at_once=True)
+        stream.retry(f"no Hello has come within {self._hello_timeout:.0f} s")
 
     async def _submit(self, stream: LearnerStream, event: StreamEvent) -> None:
         """Queue an event once this stream has a free slot."""
