@@ -41,6 +41,12 @@ class Piece:
         """Number of float32 elements."""
         return math.prod(self.size)
 
+    def is_inside(self, shape: tuple[int, ...]) -> bool:
+        """Whether the piece has elements, all of them in a tensor of this shape."""
+        return len(self.start) == len(self.size) == len(shape) and all(
+            start >= 0 and size > 0 and start + size <= length for start, size, length in zip(self.start, self.size, shape, strict=True)
+        )
+
     def of[T: np.generic](self, tensor: NDArray[T]) -> NDArray[T]:
         """Return a view of the piece. `tensor`: the whole tensor that has the piece's name."""
         where: tuple[Any, ...] = tuple(slice(start, start + size) for start, size in zip(self.start, self.size, strict=True))
@@ -136,7 +142,11 @@ def check_cover(layout: Layout, owned: Sequence[Sequence[Piece]]) -> None:
         if not _is_grid(spec, [piece for _, piece in of_one]):
             # Before `_check_tensor`, which relies on pieces that lie within the tensor.
             for rank, piece in of_one:
-                _check_fits(rank, piece, spec)
+                if not piece.is_inside(spec.shape):
+                    raise PieceError(
+                        f"rank {rank} owns a piece of tensor {spec.name} with start {list(piece.start)} and size {list(piece.size)}, "
+                        f"which is no part of shape {list(spec.shape)}"
+                    )
             _check_tensor(spec, [_Owned(rank, piece) for rank, piece in of_one], (), visits)
 
 
@@ -223,17 +233,6 @@ class _Owned:
     def along(self, axis: int) -> tuple[int, int]:
         start = self.piece.start[axis]
         return start, start + self.piece.size[axis]
-
-
-def _check_fits(rank: int, piece: Piece, spec: TensorSpec) -> None:
-    fits = len(piece.start) == len(piece.size) == len(spec.shape) and all(
-        start >= 0 and size >= 1 and start + size <= length for start, size, length in zip(piece.start, piece.size, spec.shape, strict=True)
-    )
-    if not fits:
-        raise PieceError(
-            f"rank {rank} owns a piece of tensor {spec.name} with start {list(piece.start)} and size {list(piece.size)}, "
-            f"which is no part of shape {list(spec.shape)}"
-        )
 
 
 def _check_tensor(spec: TensorSpec, pieces: list[_Owned], before: tuple[tuple[int, int], ...], visits: Iterator[int]) -> None:

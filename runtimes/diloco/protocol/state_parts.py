@@ -70,17 +70,15 @@ def pieces_to_message(layout: Layout, pieces: Sequence[Piece]) -> list[PieceMess
 def pieces_from_message(layout: Layout, pieces: Sequence[PieceMessage]) -> list[Piece]:
     """Raises StateError for what is no piece of the model."""
     read = []
-    for piece in pieces:
-        if piece.tensor >= len(layout.tensors):
-            raise StateError(f"the peer names tensor {piece.tensor} of {plural(len(layout.tensors), 'tensor')}")
-        spec = layout.tensors[piece.tensor]
-        start, size = tuple(piece.start), tuple(piece.size)
-        inside = len(start) == len(size) == len(spec.shape) and all(
-            count and first + count <= length for first, count, length in zip(start, size, spec.shape, strict=True)
-        )
-        if not inside:
-            raise StateError(f"the peer names start {list(start)} and size {list(size)} of {spec}, which has shape {list(spec.shape)}")
-        read.append(Piece(spec.name, start, size))
+    for message in pieces:
+        if message.tensor >= len(layout.tensors):
+            raise StateError(f"the peer names tensor {message.tensor} of {plural(len(layout.tensors), 'tensor')}")
+        spec = layout.tensors[message.tensor]
+        piece = Piece(spec.name, tuple(message.start), tuple(message.size))
+        if not piece.is_inside(spec.shape):
+            start, size = list(piece.start), list(piece.size)
+            raise StateError(f"the peer names start {start} and size {size} of {spec}, which has shape {list(spec.shape)}")
+        read.append(piece)
     return read
 
 

@@ -176,7 +176,7 @@ def check_fits(state: StoredState, unit: str, kind: str, layout: Layout) -> None
         raise StateError(f"{when} is of another model")
     stored: Counter[tuple[str, str]] = Counter()
     for block in state.blocks:
-        if not all(array.name and _is_inside(array.piece, shapes.get(array.piece.tensor)) for array in block.arrays):
+        if not all(x.name and x.piece.tensor in shapes and x.piece.is_inside(shapes[x.piece.tensor]) for x in block.arrays):
             raise StateError(f"{when} holds something else than what the optimizer keeps: {block.file}")
         if block.bytes != _ITEM * elements(block.arrays) or block.bytes > _MOST_BLOCK:
             raise StateError(f"{when} says that {block.file} has {block.bytes} bytes, which its arrays do not have")
@@ -320,17 +320,6 @@ def blocks_from_bytes(data: bytes | bytearray) -> list[Block]:
 
 def _attempt(name: str) -> int:
     return int(name.partition("-")[0])
-
-
-def _is_inside(piece: Piece, shape: tuple[int, ...] | None) -> bool:
-    return (
-        shape is not None
-        and len(piece.start) == len(piece.size) == len(shape)
-        and all(
-            first >= 0 and count > 0 and first + count <= length
-            for first, count, length in zip(piece.start, piece.size, shape, strict=True)
-        )
-    )
 
 
 def _whole_numbers(values: Sequence[Any]) -> tuple[int, ...]:
