@@ -19,16 +19,17 @@ from diloco_operator.program import main as operator_main
 CLICK: dict[str, click.Command] = {"diloco": main.main, "diloco-operator": operator_main.main, "kubectl diloco": plugin.main}
 
 
-@pytest.mark.parametrize("page", PRESENT)
-def test_own_commands_have_these_subcommands_and_options(page: str) -> None:
-    for text in inline_commands(page, "diloco", "diloco-operator", "kubectl"):
-        program, *rest = words(text)
-        if program == "kubectl":
-            if not rest or rest[0] != "diloco":
-                continue
-            program, rest = "kubectl diloco", rest[1:]
-        wrong = list(unknown(CLICK[program], rest))
-        assert not wrong, f"{page}: `{text}`: {', '.join(wrong)}"
+@pytest.mark.slow
+def test_own_commands_have_these_subcommands_and_options() -> None:
+    for page in PRESENT:
+        for text in inline_commands(page, "diloco", "diloco-operator", "kubectl"):
+            program, *rest = words(text)
+            if program == "kubectl":
+                if not rest or rest[0] != "diloco":
+                    continue
+                program, rest = "kubectl diloco", rest[1:]
+            wrong = list(unknown(CLICK[program], rest))
+            assert not wrong, f"{page}: `{text}`: {', '.join(wrong)}"
 
 
 def unknown(command: click.Command, given: Sequence[str]) -> Iterator[str]:
