@@ -21,7 +21,7 @@ from diloco_operator.api.status import Condition, PoolStatus, UnitState, UnitSta
 from diloco_operator.reconcile.units.states import State, state_of
 
 from diloco_cli.runbook import next_step
-from diloco_cli.view_model import JobView
+from diloco_cli.view_model import JobView, log_command
 
 
 class Cause(enum.StrEnum):
@@ -219,8 +219,7 @@ def at_home(view: JobView, command: str, argument: str = "") -> str:
 
 
 def _log(view: JobView, unit: UnitStatus) -> str:
-    earlier = " -p" if (unit.failed_attempt or 0) < unit.attempt else ""
-    return f"kubectl diloco logs {view.name} {unit.name}{earlier} {view.flags}"
+    return log_command(view.name, unit.name, view.flags, failed=unit.failed_attempt or 0, newest=unit.attempt)
 
 
 # --- what comes by itself -----------------------------------------------------------------------------------------------

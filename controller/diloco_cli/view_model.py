@@ -149,6 +149,11 @@ class JobView:
         return ""
 
 
+def log_command(job: str, unit: str, flags: str, *, failed: int, newest: int) -> str:
+    """The command that prints the log of the attempt that failed."""
+    return f"kubectl diloco logs {job} {unit}{' -p' if failed < newest else ''} {flags}"
+
+
 def flag_of(context: str) -> str:
     """What kubectl adds to a command for a cluster of another context."""
     return f" --context {shlex.quote(context)}" if context else ""

@@ -10,7 +10,7 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_cli.dominant import Cause
 from diloco_cli.explanation import Explanation, PoolExplained, UnitsExplained
 from diloco_cli.runbook import url_of
-from diloco_cli.view_model import flag_of
+from diloco_cli.view_model import flag_of, log_command
 from diloco_cli.view_text import duration, ordinal
 from diloco_cli.wrapped_text import wrapped
 
@@ -112,9 +112,8 @@ def _unit_rows(explained: Explanation, group: UnitsExplained, now: float) -> Ite
         head = ", ".join([*when, *([f"attempt {failure.attempt}"] if failure.attempt else [])])
         yield "last failure", ": ".join(part for part in (head, failure.reason, failure.message) if part)
         if failure.attempt:  # else the end was no failure, and the pods do not stay
-            earlier = " -p" if failure.attempt < group.attempt else ""
             flags = f"-n {explained.namespace}{flag_of(explained.context)}"
-            yield "its log", f"kubectl diloco logs {explained.name} {group.names[0]}{earlier} {flags}"
+            yield "its log", log_command(explained.name, group.names[0], flags, failed=failure.attempt, newest=group.attempt)
 
 
 def _since(moment: float, now: float) -> str:
