@@ -215,6 +215,9 @@ that keeps it. Not without rbac.create, as then the user may lack the right to r
 {{- if and .Release.IsUpgrade .Values.rbac.create (not .Values.watchAnyNamespace) (not .Values.watchNamespaces) (include "diloco-operator.watchedAny" .) -}}
 {{- fail (printf "this release watched all namespaces until now, and an empty watchNamespaces means %s alone: jobs elsewhere would be left to themselves. Set watchNamespaces to the namespaces of your jobs (kubectl get dlj --all-namespaces), or watchAnyNamespace=true to keep the right to read every Secret of the cluster" .Release.Namespace) -}}
 {{- end -}}
+{{- if and .Values.rbac.create (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) -}}
+{{- fail "serviceAccount.name is needed with serviceAccount.create=false: else the operator's rights would go to the ServiceAccount default, as which any pod of the namespace runs" -}}
+{{- end -}}
 {{- if include "diloco-operator.deletesCRD" . -}}
 {{- fail "crds.enabled=false would delete the DiLoCoJob resource and with it every job of the cluster, because this release was last upgraded with crds.keep=false. Upgrade it with crds.enabled=true and crds.keep=true first, and then with crds.enabled=false" -}}
 {{- end -}}

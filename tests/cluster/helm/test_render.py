@@ -235,6 +235,7 @@ def test_a_wrong_value_is_refused_with_its_path(values: dict[str, Any], path: st
         ({"metrics": {"enabled": False, "serviceMonitor": {"enabled": True}}}, "metrics.serviceMonitor.enabled needs metrics.enabled"),
         ({"metrics": {"enabled": False, "prometheusRule": {"enabled": True}}}, "metrics.prometheusRule.enabled needs metrics.enabled"),
         ({"metrics": {"serviceMonitor": {"enabled": True, "interval": "5s"}}}, "scrapeTimeout (10s) must be at most interval (5s)"),
+        ({"serviceAccount": {"create": False}}, "serviceAccount.name is needed with serviceAccount.create=false"),
         ({"watchAnyNamespace": True, "watchNamespaces": ["a"]}, "watchAnyNamespace and watchNamespaces exclude each other"),
     ],
 )
