@@ -533,7 +533,7 @@ ACCEPTED: dict[str, Obj] = {
 
 IMMUTABLE: dict[str, tuple[str, Any, str]] = {
     "managedBy": ("spec.managedBy", "example.org/other", "managedBy is immutable"),
-    "queueName": ("spec.queueName", "team-a", "queueName can be changed only while the job is suspended"),
+    "queueName": ("spec.queueName", "team-a", "queueName can be changed only in a job that is suspended before or after the change"),
     "fragments": ("spec.training.fragments", 12, "fragments is immutable"),
     "accelerator": ("spec.pools[1].accelerator", "nvidia-b200", "accelerator of a pool is immutable"),
     "storage size": ("spec.syncer.storage.size", "5Gi", "size is immutable"),

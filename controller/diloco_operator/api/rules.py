@@ -314,8 +314,8 @@ RULES: Mapping[str, list[ValidationRule]] = {
         ),
         ValidationRule(
             "self.queueName == oldSelf.queueName || self.suspend || oldSelf.suspend",
-            "queueName can be changed only while the job is suspended, because its pods have their quota from the queue that they began "
-            "in; set spec.suspend to true in the same change, and to false once its pods have ended",
+            "queueName can be changed only in a job that is suspended before or after the change, because its pods have their quota from "
+            "the queue that they began in; set spec.suspend to true in the same change, and to false once its pods have ended",
             ".queueName",
         ),
         ValidationRule(

@@ -42,7 +42,7 @@ _BY_GROUP = "group"
 _BY_POOL = "pool"
 _WITHOUT_OTHER_PODS = (
     "the operator does not see which nodes other pods use: it may choose a slice that is not free, whose unit then waits for its node. "
-    "Grant list and watch of pods in all namespaces (chart value watchOtherPods), or set watchOtherPods: false."
+    "Grant list and watch of pods in all namespaces, as the chart does with rbac.create, or set watchOtherPods: false in the configuration."
 )
 
 _WITHOUT_SLICES = "GPUs that only DRA offers are no part of the fleet; grant list and watch of them in the chart's ClusterRole"
