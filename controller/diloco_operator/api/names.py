@@ -343,7 +343,7 @@ _MAY_CLASH = re.compile(r"-part-|-(syncer|outside)$", re.ASCII)
 
 def part_secret_name(job: str, part: str) -> str:
     """The Secret of the job's home with the certificates of a part. Job `lm` with part `x-part-y` and job `lm-part-x` with part `y` would
-    share a name, and so would part `x-syncer` of `lm` and the syncer of `lm-part-x`: a hash of the job's name stands before such a part's."""
+    share a name, as would part `x-syncer` of `lm` and the syncer of `lm-part-x`: a hash of the job's name stands before such a part's."""
     marked_part = f"{_job_mark(job)}-{part}" if _MAY_CLASH.search(f"-{part}") else part
     return f"{job}-part-{marked_part}-tls"
 

@@ -22,7 +22,7 @@ from diloco_operator.kube.fields import Fields, controller_uid, fields, needed_s
 # Base64 has no dash. With `.*?` each BEGIN without an END would be searched to the end of the file.
 _BLOCK = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----\n?")
 _LARGEST_FILE, _LARGEST_KEY = 16 << 10, 512
-"""Characters of a file of certificates, and of an authority's key. Ours have at most 7 KiB (a syncer behind eight load balancers) and 241.
+"""Characters of a file of certificates, and of an authority's key. Ours have at most 7 KiB, that of a syncer with eight addresses, and 241.
 Larger ones count as missing unread: to load an RSA key of 8192 bits, for example, takes seconds of the event loop."""
 
 
