@@ -12,8 +12,7 @@ from pathlib import Path
 
 from diloco.object_stores import words
 from diloco.snapshots.remote_folders import FIELD, RemoteFolders
-from diloco.snapshots.store import TENSORS_FILE, SkippedSnapshot, SnapshotError, SnapshotStore, Unusable, generation_of, step_of
-from diloco.wording import plural
+from diloco.snapshots.store import TENSORS_FILE, SnapshotError, SnapshotStore, Unusable, generation_of, none_usable, replaced
 
 _log = logging.getLogger(__name__)
 
@@ -29,11 +28,13 @@ class RemoteSnapshots:
         self._folders = RemoteFolders(uri)
 
     def upload(self, path: Path, *, tensors: bool = True) -> None:
-        """Copy one complete local snapshot, then remove copies beyond `keep`, and other copies of the same step. Idempotent. `tensors`:
-        False if only the manifest has changed since an earlier upload. Raises `SnapshotError`."""
+        """Copy one complete local snapshot, then remove the copies that it replaces, and the remains of interrupted uploads before it.
+        Idempotent. `tensors`: False if only the manifest has changed since an earlier upload. Raises `SnapshotError`."""
         try:
             self._folders.put(path, [TENSORS_FILE] if tensors else [])
-            for name in self._old(newest=path.name):
+            names = [name for name in self._names() if name <= path.name]
+            remains = [name for name in names if not self._folders.holds(name)]
+            for name in {*remains, *replaced(names, self._keep, remains)}:
                 self._folders.remove(name)
         except Exception as error:  # drivers raise their own classes, which are no OSError
             raise SnapshotError(
@@ -55,24 +56,20 @@ class RemoteSnapshots:
         """
         if store.paths():
             return None
-        skipped: list[SkippedSnapshot] = []
+        skipped: dict[str, str] = {}
         try:
             for name in [name for name in self._names() if self._folders.holds(name)]:
                 try:
                     return store.adopt(name, lambda folder, name=name: self._download(name, folder))  # type: ignore[misc]
                 except Unusable as reason:
                     _log.warning("snapshot %s/%s cannot be used: %s", self._folders.uri, name, reason)
-                    skipped.append(SkippedSnapshot(Path(name), str(reason)))
+                    skipped[name] = str(reason)
         except SnapshotError:
             raise
         except Exception as error:  # as above
             raise SnapshotError(self._folders.refusal(error)) from error
         if skipped:
-            reasons = "; ".join(f"{x.path}: {x.why}" for x in skipped)
-            raise SnapshotError(
-                f"{plural(len(skipped), 'snapshot is', 'snapshots are')} in {self._folders.uri}, and none can be used ({reasons}). "
-                "Put a good copy back in its place, or empty it if the job shall start afresh."
-            )
+            raise none_usable(self._folders.uri, skipped)
         return None
 
     def _download(self, name: str, folder: Path) -> None:
@@ -82,13 +79,3 @@ class RemoteSnapshots:
         """Names of the folders that are called like snapshots, newest first."""
         numbered = [(generation, name) for name in self._folders.names() if (generation := generation_of(name)) is not None]
         return [name for _, name in sorted(numbered, reverse=True)]
-
-    def _old(self, newest: str) -> list[str]:
-        """Return the copies to remove: those beyond `keep`, those with a newer copy of the same step, and the remains of interrupted
-        uploads. Copies after `newest` stay."""
-        names = [name for name in self._names() if name <= newest]
-        kept: dict[int | None, str] = {}
-        for name in names:
-            if len(kept) < self._keep and step_of(name) not in kept and self._folders.holds(name):
-                kept[step_of(name)] = name
-        return [name for name in names if name not in kept.values()]

@@ -21,7 +21,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -62,22 +62,15 @@ class SnapshotError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class SkippedSnapshot:
-    """A snapshot that cannot be used."""
-
-    path: Path
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class Loaded:
-    """The newest usable snapshot. `skipped`: newer ones that cannot be used, newest first."""
+    """The newest usable snapshot."""
 
     t: int
     tensors: Mapping[str, Array]
     meta: dict[str, Any]
     path: Path
-    skipped: list[SkippedSnapshot]
+    skipped: Mapping[str, str]
+    """Why newer ones cannot be used, by name, the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +95,7 @@ class SnapshotStore:
             raise ValueError(f"keep must be at least 1, not {keep}")
         self._root = root
         self._keep = keep
-        self._unusable: set[Path] = set()
+        self._unusable: set[str] = set()
         self._newest: _Tensors | None = None
 
     @property
@@ -160,23 +153,19 @@ class SnapshotStore:
         `into` gives the arrays for each snapshot that is tried; an exception in it ends the search. Without it the arrays are new. Raises
         `SnapshotError` if there are snapshots and none can be used, because starting afresh would throw the training away.
         """
-        skipped: list[SkippedSnapshot] = []
-        for _, path in sorted(self._complete(), reverse=True):
+        skipped: dict[str, str] = {}
+        for path in self.paths():
             try:
                 manifest, tensors = read_snapshot(path, into)
             except Unusable as reason:
                 _log.warning("snapshot %s cannot be used: %s", path, reason)
-                self._unusable.add(path)
-                skipped.append(SkippedSnapshot(path, str(reason)))
+                self._unusable.add(path.name)
+                skipped[path.name] = str(reason)
                 continue
             self._newest = _Tensors(manifest["t"], path, tensors_of(manifest))
             return Loaded(manifest["t"], tensors, manifest["meta"], path, skipped)
         if skipped:
-            reasons = "; ".join(f"{x.path.name}: {x.why}" for x in skipped)
-            raise SnapshotError(
-                f"{plural(len(skipped), 'snapshot is', 'snapshots are')} in {self._root}, and none can be used ({reasons}). Nothing was "
-                "overwritten. Put a good copy back in its place, or empty the directory if the job shall start afresh."
-            )
+            raise none_usable(str(self._root), skipped)
         return None
 
     def paths(self) -> list[Path]:
@@ -231,22 +220,15 @@ class SnapshotStore:
                 shutil.rmtree(entry)
 
     def drop_old(self) -> None:
-        """Remove snapshots older than the `keep` newest, and those with a newer one of the same step. A snapshot known to be unusable does
-        not count as newer."""
-        steps: set[int | None] = set()
-        for path in self.paths():
-            t = step_of(path.name)
-            if len(steps) >= self._keep or t in steps:
-                # Renamed first: a crash during the removal must not leave a folder that looks like a damaged snapshot.
-                doomed = self._root / f"{TEMPORARY_PREFIX}old-{path.name}"
-                try:
-                    path.replace(doomed)
-                    shutil.rmtree(doomed)
-                except OSError as error:
-                    # The new snapshot is safe; the next save tries again to free the space.
-                    _log.warning("old snapshot %s could not be removed: %s", path, error)
-            elif path not in self._unusable:
-                steps.add(t)
+        for name in replaced([path.name for path in self.paths()], self._keep, self._unusable):
+            # Renamed first: a crash during the removal must not leave a folder that looks like a damaged snapshot.
+            path, doomed = self._root / name, self._root / f"{TEMPORARY_PREFIX}old-{name}"
+            try:
+                path.replace(doomed)
+                shutil.rmtree(doomed)
+            except OSError as error:
+                # The new snapshot is safe; the next save tries again to free the space.
+                _log.warning("old snapshot %s could not be removed: %s", path, error)
 
     def _refusal(self, t: int, error: OSError) -> str:
         what = remedy(error, "keep fewer (spec.training.checkpoint.keep)")
@@ -257,6 +239,32 @@ class SnapshotStore:
 
 def snapshot_name(generation: int, t: int) -> str:
     return f"snapshot-{generation:08d}-t{t}"
+
+
+def none_usable(where: str, skipped: Mapping[str, str]) -> SnapshotError:
+    """Return the error for a place whose snapshots cannot be used. `skipped` is as in `Loaded`."""
+    return SnapshotError(
+        f"{plural(len(skipped), 'snapshot is', 'snapshots are')} in {where}, and none can be used ({reasons(skipped)}). Nothing was "
+        "overwritten. Put a good copy back in its place, or empty the directory if the job shall start afresh."
+    )
+
+
+def reasons(skipped: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {why}" for name, why in skipped.items())
+
+
+def replaced(names: Sequence[str], keep: int, unusable: Collection[str]) -> list[str]:
+    """Return the snapshots that newer ones replace: those older than the `keep` newest, and those with a newer one of the same step. An
+    unusable one replaces none. `names` begins with the newest."""
+    steps: set[int | None] = set()
+    old: list[str] = []
+    for name in names:
+        t = step_of(name)
+        if len(steps) >= keep or t in steps:
+            old.append(name)
+        elif name not in unusable:
+            steps.add(t)
+    return old
 
 
 def generation_of(name: str) -> int | None:

@@ -20,7 +20,7 @@ from diloco.data.ledger import Ledger, LedgerError
 from diloco.object_stores import words
 from diloco.snapshots.remote import RemoteSnapshots
 from diloco.snapshots.remote_folders import FIELD, RemoteFolders
-from diloco.snapshots.store import Loaded, SnapshotError, SnapshotStore
+from diloco.snapshots.store import Loaded, SnapshotError, SnapshotStore, reasons
 from diloco.snapshots.stored_state import FOLDER as FOLDER_OF_STATES
 from diloco.snapshots.tensor_file import Array, TensorParts
 from diloco.snapshots.writer import DurableSnapshot, SnapshotData
@@ -282,9 +282,8 @@ def _restored(
             fences[unit] = max(int(attempt), fences.get(unit, 0))
     message = ""
     if loaded.skipped:
-        reasons = "; ".join(f"{skipped.path.name}: {skipped.why}" for skipped in loaded.skipped)
         older = f"the older snapshot of outer step {loaded.t}"
-        message = f"went on from {older}, up to outer step {stored.t}, because newer ones cannot be used ({reasons})"
+        message = f"went on from {older}, up to outer step {stored.t}, because newer ones cannot be used ({reasons(loaded.skipped)})"
     elif not same_job:
         message = f"went on from outer step {stored.t} of job {meta['job']['name']} (uid {meta['job']['uid']})"
     message = "; ".join(text for text in (message, *ledger.repaired) if text)
