@@ -144,7 +144,6 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
     options.pin_threads(chosen.threads)
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
-    options.start_logging()
     with joined_ranks(chosen.device) as ranks:
         return _train(chosen, ranks, before_join)
 
