@@ -23,7 +23,7 @@ from diloco.learner.inner_state import ARRAYS, STEPS, arrays_of, names_of, steps
 from diloco.learner.store import Float32Array
 from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.protocol.state_values import MOST_BYTES, Leaf, encode
-from diloco.torch.kept import kept
+from diloco.torch.kept import CHOICES, ON_DEVICE, kept, shared
 from diloco.torch.masters import Masters, follow, state_of
 from diloco.torch.optimizers import innermost
 from diloco.torch.places import Place, local
@@ -54,6 +54,8 @@ class _Read:
 
     states: Sequence[dict[torch.Tensor, dict[str, Any]]]
     """State of each optimizer, by parameter."""
+    shared: Sequence[Mapping[str, Any]]
+    """What each optimizer keeps under other keys."""
     masters: Sequence[Mapping[str, Sequence[str]]]
     """For each optimizer, the keys of masters in its state, by the parameter's name."""
     groups: Sequence[Sequence[Mapping[str, Any]]]
@@ -144,7 +146,8 @@ class OptimizerState:
                 if (name := self._names.get(id(parameter))) is not None:
                     states[name] = {key: keep(value) for key, value in state.items() if not _is_shaped(value, parameter)}
                     masters[name] = self._masters.keys(name, parameter)
-            optimizers.append({"groups": groups, "state": states, "masters": {name: keys for name, keys in masters.items() if keys}})
+            named = {name: keys for name, keys in masters.items() if keys}
+            optimizers.append({"groups": groups, "state": states, "shared": keep(shared(optimizer)), "masters": named})
         handed_over = [keep(_state_of(item)) for item in self._handed_over]
         arrays = arrays_of(self.arrays([whole(spec) for spec in self._store.specs()]))
         return _Rest({"optimizers": optimizers, "handed over": handed_over, STEPS: self.steps, ARRAYS: arrays}, events)
@@ -204,12 +207,13 @@ class OptimizerState:
             read = self._read(rest)
         self._hand_over(read.handed_over)
         # From here on nothing can fail, so the state is never half replaced.
-        for optimizer, groups, state in zip(self._optimizers, read.groups, read.states, strict=True):
+        for optimizer, groups, state, others in zip(self._optimizers, read.groups, read.states, read.shared, strict=True):
             for group, options in zip(optimizer.param_groups, groups, strict=True):
                 group.update(options)
-            # Cleared first: keys that the donor does not have come from a training that the copy replaces.
+            # Cleared first: parameters that have no state at the donor have one of a training that the copy replaces.
+            new = {**shared(optimizer), **others, **state}
             optimizer.state.clear()
-            optimizer.state.update(state)
+            optimizer.state.update(new)
         for masters, state in zip(read.masters, read.states, strict=True):
             for parameter, values in state.items():
                 for key in masters.get(self._names[id(parameter)], ()):
@@ -225,14 +229,15 @@ class OptimizerState:
         self._check_arrays(names_of(rest))
         read = _Reader(self._store.device)
         optimizers = rest["optimizers"]
-        states = [self._state(item, read(saved["state"])) for item, saved in zip(self._optimizers, optimizers, strict=True)]
+        states = [self._state(item, saved["state"]) for item, saved in zip(self._optimizers, optimizers, strict=True)]
+        others = [_shared(item, read(saved.get("shared", {}))) for item, saved in zip(self._optimizers, optimizers, strict=True)]
         groups = [_options(item, read(saved["groups"])) for item, saved in zip(self._optimizers, optimizers, strict=True)]
-        # A stored state may be from a version that did not name the masters.
+        # A stored state may be from a version that named neither the masters nor what is shared.
         masters = [saved.get("masters", {}) for saved in optimizers]
         if without := self._new.keys() - {self._names[id(parameter)] for state in states for parameter in state}:
             raise ValueError(f"arrays of {min(without)} came, and no optimizer has a state of it")
         objects = [read(item) for _, item in zip(self._handed_over, rest["handed over"], strict=True)]
-        return _Read(states, masters, groups, objects, steps)
+        return _Read(states, others, masters, groups, objects, steps)
 
     def _check_arrays(self, names: Mapping[str, frozenset[str]] | None) -> None:
         """Raise ValueError unless all arrays came, and each as a whole. `names`: the donor's arrays, by tensor; None if it does not say."""
@@ -247,20 +252,23 @@ class OptimizerState:
 
     def _state(self, optimizer: torch.optim.Optimizer, saved: Mapping[str, Mapping[str, Any]]) -> dict[torch.Tensor, dict[str, Any]]:
         """Return the state of one optimizer. `saved`: its state in the copy, without the arrays. Raises ValueError."""
-        own = {self._names.get(id(parameter)): parameter for group in optimizer.param_groups for parameter in group["params"]}
+        own = {self._names.get(id(parameter)): (parameter, group) for group in optimizer.param_groups for parameter in group["params"]}
         states = {}
         for name, small in saved.items():
-            state = {**small, **self._new.get(name, {})}
-            if not state:
+            arrays = self._new.get(name, {})
+            if not (small or arrays):
                 continue  # the parameter had no gradient yet
             if name not in own:
                 raise ValueError(f"{name} is of no {type(optimizer).__name__} here")
-            expected = self._expected(own[name])
-            if expected is not None and (differing := state.keys() ^ expected.keys()):
+            parameter, group = own[name]
+            read = _Reader(parameter.device)
+            state = {key: read(value) for key, value in small.items()}
+            expected = self._expected(parameter)
+            if expected is not None and (differing := {**state, **arrays}.keys() ^ expected.keys()):
                 raise ValueError(f"{min(map(str, differing))} of {name} is in one of the two states only")
-            if wrong := [key for key in small if expected is not None and not _is_alike(expected[key], small[key])]:
+            if wrong := [key for key in state if expected is not None and not _is_alike(expected[key], state[key])]:
                 raise ValueError(f"{wrong[0]} of {name} is not what {type(optimizer).__name__} keeps")
-            states[own[name]] = state
+            states[parameter] = {key: _moved(value, (expected or {}).get(key), parameter, group) for key, value in state.items()} | arrays
         return states
 
     def _hand_over(self, objects: Sequence[Any]) -> Sequence[Any]:
@@ -321,7 +329,7 @@ class _Keeper:
         host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
         host.copy_(value.detach(), non_blocking=True)
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        event.record()
+        event.record(torch.cuda.current_stream(value.device))
         self._events.append(event)
         return _TENSOR, host, False
 
@@ -348,7 +356,7 @@ def _leaves(tree: Any) -> Any:
 
 
 class _Reader:
-    """Turns `Leaf`s into tensors: on the host if they were on the donor's host, else on this process's device."""
+    """Turns `Leaf`s into tensors: on the host if they were on the donor's host, else on a device of this process."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -391,9 +399,29 @@ def _is_shaped(value: object, parameter: torch.Tensor) -> bool:
     return isinstance(value, torch.Tensor) and value.ndim > 0 and value.shape == parameter.shape
 
 
+def _moved(value: Any, own: Any, parameter: torch.Tensor, group: Mapping[str, Any]) -> Any:
+    """Return a value of a parameter's small state where this optimizer keeps it: the donor's may choose another kernel, or its device be
+    the host. `own`: what the optimizer will keep there; None if that is not known."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if any(group.get(choice) for choice in ON_DEVICE):
+        return value.to(parameter.device)
+    return value.to(parameter.device if own.is_meta else own.device) if isinstance(own, torch.Tensor) else value
+
+
+def _shared(optimizer: torch.optim.Optimizer, saved: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Return what a copy has beside the states of parameters. Raises ValueError if this optimizer keeps something else there."""
+    own = shared(optimizer)
+    if wrong := [key for key, value in saved.items() if not _is_alike(own.get(key), value)]:
+        raise ValueError(f"{wrong[0]} is not what {type(optimizer).__name__} keeps")
+    return saved
+
+
 def _options(optimizer: torch.optim.Optimizer, saved: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return a copy's options for an optimizer's groups. Raises ValueError if this optimizer cannot have them."""
+    """Return a copy's options for an optimizer's groups, without those that choose a kernel. Raises ValueError if this optimizer cannot
+    have them."""
     name = type(optimizer).__name__
+    saved = [{key: value for key, value in options.items() if key not in CHOICES} for options in saved]
     if len(saved) != len(optimizer.param_groups):
         raise ValueError(f"the donor's {name} has {len(saved)} groups")
     for group, options in zip(optimizer.param_groups, saved, strict=True):

@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
-_CHOICES = ("foreach", "fused", "capturable")
-"""Options that choose a kernel. They are switched off, because no such kernel works on tensors without values; the state is the same."""
+ON_DEVICE = ("fused", "capturable")
+"""Options that choose a kernel which reads step counts where the parameter is. Without them torch keeps these on the host."""
+CHOICES = ("foreach", *ON_DEVICE)
+"""Options that choose a kernel. Each process has its own."""
 _log = logging.getLogger(__name__)
 
 
@@ -38,13 +40,20 @@ def kept(optimizer: torch.optim.Optimizer) -> Mapping[torch.Tensor, Mapping[str,
                     shapes[key].grad = torch.empty_like(shapes[key])
                 alike[parameter] = shapes[key]
             options = {name: _own(value) for name, value in group.items() if name != "params"}
-            groups.append({**options, **{name: False for name in _CHOICES if options.get(name)}, "params": list(shapes.values())})
-        trial.param_groups, trial.state = groups, defaultdict(dict)
+            # No such kernel works on tensors without values; the state is the same.
+            groups.append({**options, **{name: False for name in CHOICES if options.get(name)}, "params": list(shapes.values())})
+        trial.param_groups = groups
+        trial.state = defaultdict(dict, {key: _own(value) for key, value in shared(optimizer).items()})
         trial.step()
     except Exception as error:  # noqa: BLE001 - whatever an optimizer raises, it only means that its state is not known
         _log.debug("what %s keeps is not known before its first step: %s", type(optimizer).__name__, error)
         return {}
     return {parameter: trial.state.get(stand_in, {}) for parameter, stand_in in alike.items()}
+
+
+def shared(optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
+    """Return what an optimizer keeps under a key that is no parameter, such as a count for all of them."""
+    return {key: value for key, value in optimizer.state.items() if not isinstance(key, torch.Tensor)}
 
 
 def _own(value: Any) -> Any:

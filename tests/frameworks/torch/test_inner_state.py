@@ -18,6 +18,7 @@ from diloco.protocol.state_parts import PieceArray, StateError, cut
 from diloco.protocol.state_values import Leaf, decode, encode
 from diloco.torch.inner_state import HandedOver, OptimizerState
 from diloco.torch.store import ModuleStore
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 STEPS = 3
 
@@ -170,6 +171,72 @@ def test_generators_and_objects_with_a_state_dict_are_handed_over() -> None:
     assert draws[0] == draws[1]
     assert taker.handed_over[1].position == 7  # type: ignore[union-attr]
     assert donor.state.kind == "torch AdamW, Generator, Sampler"
+
+
+class Counting(torch.optim.Optimizer):
+    """Moves each parameter by how many steps it has taken, which it keeps once for all of them."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.01})
+        self.state["all"] = {"steps": 0, "sum": torch.zeros(())}  # type: ignore[index]  # torch's stub knows of parameters only
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        of_all: dict[str, Any] = self.state["all"]  # type: ignore[index]
+        of_all["steps"] += 1
+        of_all["sum"] += 1
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter].setdefault("sum", torch.zeros_like(parameter)).add_(parameter.grad)
+                parameter.sub_(group["lr"] * (of_all["steps"] + of_all["sum"]) * self.state[parameter]["sum"])
+
+
+def test_what_an_optimizer_keeps_for_all_parameters_is_handed_over_and_stays_if_an_older_version_gave_none() -> None:
+    make = lambda model: [Counting(model.parameters())]  # noqa: E731
+    donor, taker, other = (Program(make, seed=seed) for seed in (0, 9, 9))
+    donor.train(STEPS)
+    donor.gives_to(taker)
+    for program in (donor, taker):
+        program.train(STEPS)
+    np.testing.assert_equal(taker.values(), donor.values())
+    arrays, rest = donor.sent()
+    del rest["optimizers"][0]["shared"]
+    other.takes(arrays, rest)
+    other.train(1)
+    assert other.optimizers[0].state["all"]["steps"] == 1  # type: ignore[index]
+
+
+@pytest.mark.parametrize("choice", ["foreach", "fused", "capturable"])
+@pytest.mark.parametrize(("theirs", "own"), [(True, None), (None, True)])
+def test_a_copy_does_not_choose_the_kernel(choice: str, theirs: bool | None, own: bool | None) -> None:
+    donor, taker = Program(adamw), Program(adamw, seed=9)
+    donor.train(STEPS)
+    for program, chosen in ((donor, theirs), (taker, own)):
+        program.optimizers[0].param_groups[0][choice] = chosen
+    donor.gives_to(taker)
+    assert taker.optimizers[0].param_groups[0][choice] is own
+
+
+@pytest.mark.parametrize("choice", ["foreach", "fused", "capturable"])
+def test_step_counts_of_a_copy_lie_where_the_kernel_of_each_parameter_reads_them(choice: str) -> None:
+    # Tensors that have devices and no values, as the machine may have no such device.
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def on_two_devices(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
+        with fake:
+            model.add_module("0", torch.nn.Linear(5, 7, device="cuda:0"))
+            model.add_module("2", torch.nn.Linear(7, 3, device="cuda:1"))
+            return [torch.optim.AdamW(model.parameters(), **{choice: True})]  # type: ignore[arg-type]
+
+    donor, taker = Program(adamw), Program(on_two_devices)
+    donor.train(STEPS)
+    sent = donor.sent()
+    with fake:
+        taker.takes(*sent)
+    [optimizer] = taker.optimizers
+    lie = {str(parameter.device): str(state["step"].device) for parameter, state in optimizer.state.items()}
+    own = {"cuda:0": "cuda:0", "cuda:1": "cuda:1"}
+    assert lie == (dict.fromkeys(own, "cpu") if choice == "foreach" else own)
 
 
 def test_a_state_before_the_first_step_is_empty_and_goes_as_such() -> None:
