@@ -283,7 +283,8 @@ RUNBOOK: Mapping[str, Advice] = {
     "SyncerUnavailable": Advice(
         (f"`kubectl describe pod {_SYNCER}`, and its node.", "`kubectl diloco logs JOB syncer`"),
         (
-            "Nothing: learners train on, and the syncer comes back with no merge lost.",
+            "Most often nothing: the syncer comes back with no merge lost. Learners train on for some seconds, and then wait for it.",
+            "A syncer that is killed for its memory: raise its request and limit in `spec.syncer.template`.",
             (
                 "A node that is off for good: `kubectl delete node NODE`, or taint it "
                 "`node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`."

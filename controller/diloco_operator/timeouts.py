@@ -196,6 +196,9 @@ class ReconcileTimeouts:
     """A pod that still exists this long after its grace is stuck: no other job can count on its slice."""
     hold_in_vain: float = 300.0
     """How long a job that cannot train until a person acts keeps hardware that it has begun to use, before it gives it back."""
+    hold_without_syncer: float = 3600.0
+    """How long units keep their hardware although the syncer does not serve: it may come back by itself, and they would have to start anew.
+    So does a part that hears nothing of home, unless its spec says otherwise."""
     node_seen: float = 30.0
     """The scheduler may know a new node before the operator does. The operator must see it this long after a pod was bound to it."""
     half_bound: float = 30.0

@@ -26,7 +26,7 @@ class Use(enum.StrEnum):
     RECONFIGURATION = "reconfiguration"
     """The unit takes a slice that has come back, or hands back its state to leave its slice."""
     WAITING = "waiting"
-    """The unit is ready and rests until others train too."""
+    """The unit is ready and rests until others train too, or the syncer serves."""
     PAUSE = "pause"
     """The program announced that it takes no steps for a while, for an evaluation, say."""
     LOST_WORK = "lost work"

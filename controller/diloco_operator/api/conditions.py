@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from typing import Any
 
 
 class ConditionType(enum.StrEnum):
@@ -25,3 +27,8 @@ class ConditionType(enum.StrEnum):
 
 
 TERMINAL = (ConditionType.COMPLETE, ConditionType.FAILED)
+
+
+def on_record(status: Mapping[str, Any], kind: ConditionType) -> Mapping[str, Any] | None:
+    """Return this condition as the status has it. None if it has none."""
+    return next((condition for condition in status.get("conditions") or () if condition["type"] == kind), None)

@@ -31,7 +31,7 @@ class UnitSeconds(ApiModel):
         0.0, ge=0, le=_MOST, description="Units that start again, most often after a failure, until they train: pause, start, compilation."
     )
     reconfiguration: float = Field(0.0, ge=0, le=_MOST, description="Units that hand back their state to leave their slices.")
-    waiting: float = Field(0.0, ge=0, le=_MOST, description="Units that are ready and rest until a quorum trains.")
+    waiting: float = Field(0.0, ge=0, le=_MOST, description="Units that are ready and rest until a quorum trains, or the syncer serves.")
     pause: float = Field(0.0, ge=0, le=_MOST, description="Pauses that programs announced, to evaluate, for example.")
     lost_work: float = Field(
         0.0, ge=0, le=_MOST, description="Steps that a failure ended: from the unit's last sign of work until the failure."

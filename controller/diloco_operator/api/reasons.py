@@ -129,7 +129,7 @@ class TrainingReason(ConditionReason):
         "SyncerUnavailable",
         FALSE,
         Severity.WARNING,
-        "The syncer does not run at the moment; learners train on and reconnect by themselves.",
+        "The syncer does not run at the moment; learners reconnect by themselves. After an hour they give their hardware back.",
         Concern.SYNCER,
     )
     SYNCER_UNREACHABLE = (

@@ -19,6 +19,7 @@ from diloco_operator.api.base import ApiModel
 from diloco_operator.api.durations import Duration
 from diloco_operator.api.names import LABEL_JOB, MANAGER, unit_name
 from diloco_operator.api.rules import MAX_ACCELERATORS_PER_HOST, MAX_PART_UNITS, MAX_PROCESSES_PER_HOST
+from diloco_operator.timeouts import RECONCILE
 
 MAX_LEARNERS = 256
 """Units of one job. The status of twice as many fits into one object."""
@@ -313,7 +314,7 @@ class SyncerAt(ApiModel):
         f"{LABEL_JOB} names this job.",
     )
     part_timeout: Duration = Field(
-        3600.0,
+        RECONCILE.hold_without_syncer,
         description="A part that has had no report of the syncer for this long gives its hardware back, until it has one again.",
     )
 

@@ -401,6 +401,11 @@ class Status(ApiModel):
         f"{MOST_PARTS} that went last, with their tokens and accelerator-hours.",
     )
     home: HomeStatus | None = Field(None, description="The job that this one is a part of; absent: its syncer is in this cluster.")
+    syncer_down_since: Timestamp | None = Field(
+        None,
+        description="Since when the syncer does not serve. After an hour units give their hardware back, until it serves again. Absent: it "
+        "serves, or was not there yet.",
+    )
     unschedulable_nodes: tuple[UnschedulableNode, ...] | None = Field(
         None,
         max_length=MAX_UNSCHEDULABLE_NODES,

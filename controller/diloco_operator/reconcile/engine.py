@@ -267,7 +267,8 @@ def _carry_out(
     # 5. Write status.
     active = contributing_units(context, scaling.records, syncer_down=shared.syncer.down is not None)
     statements = conditions.running(context, scaling, active, shared)
-    status = assemble(context, statements, scaling, active.contributing, retry=context.spec.retry)
+    down_since = shared.syncer.down_since
+    status = assemble(context, statements, scaling, active.contributing, retry=context.spec.retry, syncer_down_since=down_since)
     wait = may_wait(context, scaling.records) and not is_retry_due(context)
     write = write_units(context, status, scaling.records, observed=units.records, may_wait=wait)
 

@@ -81,7 +81,8 @@ def hold(context: ReconcileContext, units: Units) -> Plan:
     removal = remove_outdated(context, records)
     active = contributing_units(context, records, syncer_down=shared.syncer.down is not None)
     statements = conditions.running(context, scaling, active, shared)
-    status = assemble(context, statements, scaling, active.contributing, retry=context.spec.retry)
+    down_since = shared.syncer.down_since
+    status = assemble(context, statements, scaling, active.contributing, retry=context.spec.retry, syncer_down_since=down_since)
     write = write_units(context, status, records)
     changes = (*removal.deadlines, *shared.deadlines, *issued.deadlines, active.recheck_at, write.due)
     return Plan(

@@ -36,7 +36,7 @@ groups:
           {{- include "diloco-operator.alertLabels" (list . "critical") | nindent 10 }}
         annotations:
           summary: The operator has heard nothing from the syncer of DiLoCoJob {{ "{{ $labels.namespace }}/{{ $labels.dilocojob }}" }} for 5 minutes.
-          description: Learners train on, but no outer step is made. Its condition Training says what it waits for.
+          description: No outer step is made, and after an hour learners give their hardware back. Its condition Training says what it waits for.
       - alert: DiLoCoOperatorWithoutLeader
         {{- if .Values.leaderElection.enabled }}
         expr: absent(leader_election_master_status{namespace="{{ .Release.Namespace }}", name="{{ include "diloco-operator.leaseName" . }}"} == 1)

@@ -45,7 +45,13 @@ class SharedObjects:
     def frees_hardware(self) -> bool:
         """Whether units wait for something that only a person can mend. Meanwhile they keep no hardware from other jobs."""
         return bool(
-            self.rejected or self.taken or self.syncer.predecessor or self.configuration.kept or self.volume.certain or self.home_problem
+            self.rejected
+            or self.taken
+            or self.syncer.predecessor
+            or self.syncer.overdue
+            or self.configuration.kept
+            or self.volume.certain
+            or self.home_problem
         )
 
     @property

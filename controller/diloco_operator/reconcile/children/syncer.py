@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
+from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.plan import WAVE_SYNCER, Create, Delete, PodCheck
 from diloco_operator.reconcile.children import syncer_words
 from diloco_operator.reconcile.children.pods import syncer_pod
@@ -15,6 +16,7 @@ from diloco_operator.reconcile.context import NodeHealth, ReconcileContext, Reje
 from diloco_operator.reconcile.observe.pod_answers import admits, ask_at, refusal
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.rejected_writes import explain
+from diloco_operator.timeouts import RECONCILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,10 @@ class SyncerChanges:
     """Learners that start now will find the syncer: its pod exists and stays, or this plan creates it before theirs."""
     down: str | None = None
     """Why the syncer does not serve. None if its container runs."""
+    down_since: float | None = None
+    """Since when it does not serve. None if it does, or was not there yet."""
+    overdue: bool = False
+    """It has not served for so long that units keep no hardware for it."""
     taken: Sequence[str] = ()
     """`Pod <name>`, if the pod of this name does not belong to the job."""
     predecessor: str = ""
@@ -47,6 +53,34 @@ SYNCER = ""
 def syncer_changes(context: ReconcileContext, *, may_create: bool) -> SyncerChanges:
     """One step towards a syncer that runs and was made from the present spec. `may_create`: the objects that its pod needs exist, or are
     planned."""
+    changes = _changes(context, may_create)
+    since = _down_since(context, changes.down)
+    if since is None:
+        return changes
+    due = since + RECONCILE.hold_without_syncer
+    if context.now < due:
+        return replace(changes, down_since=since, deadlines=[*changes.deadlines, due])
+    # While it crashes again and again its container runs for moments: no unit starts before it has served.
+    down = changes.down or syncer_words.NOT_HEARD_YET
+    return replace(changes, down=down, down_since=since, overdue=True, ready_for_learners=False)
+
+
+def _down_since(context: ReconcileContext, down: str | None) -> float | None:
+    """Return since when the syncer does not serve. `down`: as in `SyncerChanges`."""
+    if context.report is not None:
+        return None
+    known = _down_on_record(context)
+    if down is None:  # it may serve although this operator cannot reach it, if it has run for a while
+        return known if context.now < context.syncer_since + RECONCILE.hold_in_vain else None
+    return known if known is not None or context.syncer is None else context.now
+
+
+def _down_on_record(context: ReconcileContext) -> float | None:
+    since = context.observed.job.status.get("syncerDownSince")
+    return parse_timestamp(since) if since is not None else None
+
+
+def _changes(context: ReconcileContext, may_create: bool) -> SyncerChanges:
     job = context.observed.job
     pod = context.syncer
     if pod is None:

@@ -39,6 +39,7 @@ def node_goes(why: str) -> str:
     return f"{why}; it is created again on the same volume"
 
 
+NOT_HEARD_YET = "its pod runs, and it has not served yet"
 SPEC_CHANGED = "training or syncer.template changed; it is created again and goes on from its snapshot"
 
 

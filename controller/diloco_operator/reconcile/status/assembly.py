@@ -74,6 +74,7 @@ def assemble(
     *,
     result: Result | None = None,
     retry: int | None = None,
+    syncer_down_since: float | None = None,
 ) -> dict[str, Any]:
     """Return the whole status.
 
@@ -107,6 +108,7 @@ def assemble(
         **({"parts": parts} if parts else {}),
         **({"home": _home(context)} if context.is_part else {}),
         "units": [write_unit(_recent(context, record)) | figures(context, record) for record in _ordered(context, scaling.records)],
+        **({"syncerDownSince": format_timestamp(syncer_down_since)} if syncer_down_since is not None else {}),
         **({"unschedulableNodes": write_nodes(scaling.avoid)} if scaling.avoid else {}),
         **({"hosts": [host.written() for host in context.hosts.records.values()]} if context.hosts.records else {}),
         "selector": f"{names.LABEL_JOB}={job.name},{names.LABEL_COMPONENT}={names.COMPONENT_LEARNER}",

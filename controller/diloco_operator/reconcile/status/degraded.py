@@ -10,7 +10,7 @@ import enum
 from collections.abc import Collection, Sequence
 
 from diloco_operator.api import names
-from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.conditions import ConditionType, on_record
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import ConditionReason, DegradedReason, follows
 from diloco_operator.api.status import UnitState
@@ -74,8 +74,8 @@ def _much_is_refused(context: ReconcileContext, report: Report) -> bool:
 
 def _is_on_record(context: ReconcileContext, reason: ConditionReason) -> bool:
     """Whether Degraded has this reason in the status on record."""
-    on_record = context.observed.job.status.get("conditions") or ()
-    return any(condition["type"] == ConditionType.DEGRADED and condition["reason"] == reason.value for condition in on_record)
+    known = on_record(context.observed.job.status, ConditionType.DEGRADED)
+    return known is not None and known["reason"] == reason.value
 
 
 def _with_too_few(

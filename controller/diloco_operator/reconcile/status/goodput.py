@@ -37,6 +37,7 @@ def account(
     *,
     shapes: Mapping[str, UnitShape],
     counts: bool = True,
+    served: bool = True,
 ) -> dict[str, Any]:
     """Return the next `status.goodput`.
 
@@ -45,6 +46,7 @@ def account(
         shapes: pool -> the hardware of one unit. Units of other pools, which are gone from the spec, count no accelerator-hours
         report: the syncer's last report, however old
         counts: False if the job was over by the status on record: then the time since is no unit's
+        served: False if by the status on record nothing was heard of the syncer: then units waited for it
     """
     on_record = old or {}
     seconds: defaultdict[Use, float] = defaultdict(float)
@@ -56,10 +58,10 @@ def account(
         for name in {**before, **after}:
             unit, then = before.get(name), after.get(name)
             for use, spent in _spent(unit, then, start, now):
-                seconds[use] += spent
+                seconds[use if served or use is not Use.TRAINING else Use.WAITING] += spent
             for pool, held in _held(unit, then, start, now):
                 _add(hours, shapes.get(pool), held)
-            lost = min(_lost(unit, then, report), seconds[Use.TRAINING])
+            lost = min(_lost(unit, then, report), seconds[Use.TRAINING]) if served else 0.0
             seconds[Use.TRAINING] -= lost
             seconds[Use.LOST_WORK] += lost
     if counts:

@@ -6,12 +6,13 @@ See docs/decisions/0231-states-reasons-words.md.
 
 from __future__ import annotations
 
-from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.conditions import ConditionType, on_record
 from diloco_operator.api.reasons import TRUE, TrainingReason
 from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.children import home_words
 from diloco_operator.reconcile.children.pods import memory_of_syncer
 from diloco_operator.reconcile.children.shared import SharedObjects
+from diloco_operator.reconcile.children.syncer import SyncerChanges
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.status import training_words, unit_words
 from diloco_operator.reconcile.status.contributing import contributing_outside, counted_elsewhere
@@ -35,9 +36,9 @@ def training(context: ReconcileContext, scaling: Scaling, contributing: frozense
     others = outside + elsewhere.contributing
     contributors = len(contributing) + others
     placed, desired = scaling.placed + elsewhere.placed, scaling.desired + elsewhere.desired
-    if contributors < quorum and placed + scaling.rejected + outside < quorum and not context.finishing:
+    if contributors < quorum and placed + scaling.rejected + outside < quorum and not (context.finishing or shared.syncer.overdue):
         return Statement(TrainingReason.WAITING_FOR_HARDWARE, training_words.waiting_for_hardware(placed, desired, quorum))
-    if (silence := _silence(context, scaling, shared.syncer.down)) is not None:
+    if (silence := _silence(context, scaling, shared.syncer)) is not None:
         return silence
     if context.finishing:
         return Statement(TrainingReason.FINISHING, training_words.FINISHING)
@@ -77,17 +78,19 @@ def _obstacle(shared: SharedObjects, uid: str) -> Statement | None:
     return Statement(TrainingReason.VOLUME_PENDING, problem) if problem is not None else None
 
 
-def _silence(context: ReconcileContext, scaling: Scaling, syncer_down: str | None) -> Statement | None:
-    """Why there is no report about the present; None if there is one. `syncer_down`: why the syncer's pod does not serve, None if it
-    does."""
+def _silence(context: ReconcileContext, scaling: Scaling, syncer: SyncerChanges) -> Statement | None:
+    """Why there is no report about the present; None if there is one."""
     observed = context.observed
-    if syncer_down is not None:
+    if syncer.down is not None:
         served = observed.report is not None or bool((observed.job.status.get("progress") or {}).get("step"))
         joined = any(record.state in (UnitState.JOINING, UnitState.TRAINING) for record in scaling.records.values())
+        if syncer.overdue and syncer.down_since is not None:
+            reason = TrainingReason.SYNCER_UNAVAILABLE if served else TrainingReason.SYNCER_STARTING
+            return Statement(reason, training_words.syncer_overdue(syncer.down, syncer.down_since) + _too_small_syncer(context))
         if served and joined:
             small = _too_small_syncer(context)
-            return Statement(TrainingReason.SYNCER_UNAVAILABLE, training_words.syncer_down(syncer_down) + small)
-        return Statement(TrainingReason.SYNCER_STARTING, training_words.syncer_not_up(syncer_down))
+            return Statement(TrainingReason.SYNCER_UNAVAILABLE, training_words.syncer_down(syncer.down) + small)
+        return Statement(TrainingReason.SYNCER_STARTING, training_words.syncer_not_up(syncer.down))
     if observed.report_fault is not None:
         return Statement(TrainingReason.REPORTS_REFUSED, training_words.reports_refused(observed.report_fault.text))
     at, stale = context.spec.syncer.at, observed.config.report_stale_after
@@ -107,9 +110,8 @@ def _known_to_train(context: ReconcileContext) -> Statement | None:
     None."""
     if context.syncer_since >= context.observed.listening_since:
         return None
-    on_record = context.observed.job.status.get("conditions") or ()
-    known = next(
-        (candidate for candidate in on_record if candidate["type"] == ConditionType.TRAINING and candidate["status"] == TRUE), None
-    )
-    reason = next((candidate for candidate in TrainingReason if known is not None and candidate.value == known["reason"]), None)
-    return Statement(reason, known.get("message", "")) if known is not None and reason is not None else None
+    known = on_record(context.observed.job.status, ConditionType.TRAINING)
+    if known is None or known["status"] != TRUE:
+        return None
+    reason = next((candidate for candidate in TrainingReason if candidate.value == known["reason"]), None)
+    return Statement(reason, known.get("message", "")) if reason is not None else None

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from diloco.wording import bytes_text, parameters_text, plural
 
 from diloco_operator.api import names
+from diloco_operator.api.durations import format_duration
 from diloco_operator.api.reasons import TrainingReason
+from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.status.events import own_data_advice
 from diloco_operator.reconcile.status.statements import Statement
 from diloco_operator.reconcile.status.unit_words import several
+from diloco_operator.timeouts import RECONCILE
 
 
 # --- what stops the job -----------------------------------------------------------------------------------------------
@@ -44,7 +47,12 @@ def waiting_for_hardware(placed: int, desired: int, quorum: int) -> str:
 # --- the syncer -------------------------------------------------------------------------------------------------------
 def syncer_down(why: str) -> str:
     """The syncer has served before, and learners have joined it."""
-    return f"the syncer does not run: {why}. Learners train on and reconnect by themselves"
+    lasts = format_duration(RECONCILE.hold_without_syncer)
+    return f"the syncer does not run: {why}. Learners reconnect by themselves; after {lasts} without it they give their hardware back"
+
+
+def syncer_overdue(why: str, since: float) -> str:
+    return f"the syncer has not served since {format_timestamp(since)}: {why}. Units give their hardware back until it serves"
 
 
 def syncer_not_up(why: str) -> str:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diloco_operator.api import names
-from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.conditions import ConditionType, on_record
+from diloco_operator.api.consequences import Concern
+from diloco_operator.api.reasons import TrainingReason
 from diloco_operator.api.status import MAX_CONDITIONS
 from diloco_operator.api.unit_figures import KEYS
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
@@ -90,8 +92,15 @@ def write_units(
         return write
     over = recorded_end(context.observed.job.status) is not None
     shapes = {name: pool.shape for name, pool in context.pools.items()}
-    now = account(goodput, context.records_before, records, context.observed.report, context.now, shapes=shapes, counts=not over)
+    training = on_record(context.observed.job.status, ConditionType.TRAINING)
+    served = training is None or training["reason"] not in _SYNCER_SILENT
+    now = account(
+        goodput, context.records_before, records, context.observed.report, context.now, shapes=shapes, counts=not over, served=served
+    )
     return replace(write, action=replace(write.action, status={**write.action.status, "goodput": now}))
+
+
+_SYNCER_SILENT = frozenset(reason.value for reason in TrainingReason if reason.concern is Concern.SYNCER)
 
 
 def may_wait(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> bool:

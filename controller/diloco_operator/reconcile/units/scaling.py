@@ -181,6 +181,10 @@ def _assign(
     # A unit that cools down pauses before it asks a grantor again. It need not ask for this slice, so it starts at once.
     not_before = None if state_of(record) is State.COOLING_DOWN else record.not_before
     record = _still(record, UnitEvent.PLACED, context.now, slice=assignment.slice, not_before=not_before)
+    if blocked is not None and scaling.given_back:
+        scaling.placed -= 1
+        why = wait_words.slice_is_free(blocked)
+        return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, why, slice="")
     if record.not_before is not None and context.now < record.not_before:
         scaling.deadlines.append(record.not_before)
         return record
@@ -191,10 +195,6 @@ def _assign(
     if blocked is not None or blocker or context.finishing:
         if blocker and blocked is None:
             return _waits_on(record, UnitEvent.HELD, UnitReason.SCHEDULING, wait_words.waits_for_pod(blocker, ended=False), context.now)
-        if blocked is not None and scaling.given_back:
-            scaling.placed -= 1
-            why = wait_words.slice_is_free(blocked)
-            return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, why, slice="")
         why = blocked if blocked is not None else wait_words.JOB_ENDS_SOON
         return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, why)
     if (rejection := unit_rejection(context, record)) is not None:

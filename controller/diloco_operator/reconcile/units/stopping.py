@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from diloco.contract import Result
 
-from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.conditions import ConditionType, on_record
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.last_failure import LastFailure, read_last_failure
 from diloco_operator.api.reasons import TRUE, UnitReason, follows
@@ -40,8 +40,7 @@ def leave_in_vain(context: ReconcileContext, records: Mapping[str, UnitStatusRec
     """Return the units of a job that cannot train until a person acts, and the times when more of them must leave. A unit leaves once it
     has held its hardware in vain for `RECONCILE.hold_in_vain`."""
     units, deadlines = dict(records), list[float]()
-    conditions = context.observed.job.status.get("conditions") or ()
-    training = next((condition for condition in conditions if condition["type"] == ConditionType.TRAINING), None)
+    training = on_record(context.observed.job.status, ConditionType.TRAINING)
     if training is None or training["status"] == TRUE:
         return units, deadlines
     lost_at = parse_timestamp(training["lastTransitionTime"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node
-from builders.pods import exits
+from builders.pods import exits, starts
 from builders.reports import a_report, a_unit_report
 from builders.stage import Stage
 from diloco.goodput import Use
@@ -97,6 +97,23 @@ def test_a_unit_that_was_not_on_record_counts_from_its_own_beginning() -> None:
 
 def test_a_unit_that_leaves_counts_until_now() -> None:
     assert spent(a_record(UnitState.DRAINING), None) == {"reconfiguration": 10.0}
+
+
+def test_a_unit_that_stays_as_it_was_while_nothing_is_heard_of_the_syncer_waits() -> None:
+    stage = Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0")).train()
+    stage.advance(100)
+    stage.settle()
+    exits(stage.syncer, 137, stage.now)
+    stage.settle()  # its successor finds no node for half an hour
+    stage.advance(1800)
+    starts(stage.syncer, stage.now)
+    stage.all_contribute()
+    stage.settle()
+    stage.advance(50)
+    stage.all_contribute(t=20)
+    stage.settle()
+    seconds = stage.status["goodput"]["unitSeconds"]
+    assert (seconds["training"], seconds["waiting"]) == (150.0, 1800.0)
 
 
 def test_a_rest_that_the_status_first_shows_now_begins_now() -> None:

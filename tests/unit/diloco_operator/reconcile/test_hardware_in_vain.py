@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node
-from builders.pods import is_unschedulable
+from builders.pods import is_unschedulable, starts
 from builders.stage import Stage
+from diloco_operator.report import Report
 
 QUOTA = 'pods "x" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=1, limited: pods=1'
 NO_CLASS = 'running PreFilter plugin "VolumeBinding": storageclass.storage.k8s.io "fats" not found'
@@ -117,3 +118,106 @@ def test_learners_that_run_in_vain_give_their_hardware_back(reason: str) -> None
     stage.step_rejected(refuses)
     stage.step_rejected(refuses)
     assert_others_may_take_its_hardware(stage, reason)
+
+
+# --- a syncer that does not serve ---------------------------------------------------------------------------------------
+def crashes(stage: Stage, times: int = 1) -> None:
+    """The syncer's container; its kubelet waits before it starts it again."""
+    stage.report = None
+    container = stage.syncer["status"]["containerStatuses"][0]
+    container["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    container["lastState"] = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    container["restartCount"] = times
+
+
+def crash_loop(stage: Stage, seconds: int) -> None:
+    """For so long: it runs for 70 s without a report, then it is killed, and waits for 230 s."""
+    for times in range(2, 2 + seconds // 300):
+        stage.advance(230)
+        starts(stage.syncer, stage.now)
+        stage.settle()
+        stage.advance(70)
+        stage.settle()
+        crashes(stage, times)
+        stage.settle()
+
+
+def test_units_of_a_syncer_that_crashes_for_an_hour_give_their_hardware_back_until_it_serves() -> None:
+    stage = a_stage().train()
+    crashes(stage)
+    stage.settle()
+    crash_loop(stage, 3300)
+    assert stage.states() == {"v5p-0": "Training"}, "it may come back, and the unit would have to start anew"
+    assert "Learners reconnect by themselves; after 1h without it they give their hardware back" in stage.condition("Training")["message"]
+    crash_loop(stage, 300)
+    assert stage.states() == {"v5p-0": "Draining"}
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    assert_others_may_take_its_hardware(stage, "SyncerUnavailable")
+    assert "has not served since 2026-11-20T12:00:00Z: it has restarted 2 times" in stage.condition("Training")["message"]
+    crash_loop(stage, 600)
+    assert stage.learner_pods() == [], "a container that runs for a moment does not serve"
+    starts(stage.syncer, stage.now)
+    stage.report = Report(received_at=stage.now, t=10, steps=100)
+    stage.settle()
+    assert (stage.states(), "syncerDownSince" in stage.status) == ({"v5p-0": "Starting"}, False)
+
+
+def test_units_of_a_syncer_that_finds_no_node_for_an_hour_give_their_hardware_back() -> None:
+    stage = a_stage()
+    stage.settle()
+    starts(stage.pod("v5p-0", 1), stage.now)
+    is_unschedulable(stage.syncer, "0/1 nodes are available: 1 Insufficient cpu.")
+    stage.settle()
+    stage.advance(3599)
+    stage.settle()
+    assert reserved(stage) == {"tpu-0"}
+    stage.advance(1)
+    stage.settle()
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    assert_others_may_take_its_hardware(stage, "SyncerStarting")
+    assert "Insufficient cpu" in stage.condition("Training")["message"]
+
+
+def test_a_unit_that_pauses_keeps_no_slice_either() -> None:
+    stage = Stage(a_job().with_learners(1, 1).with_restarts(5, initial="1m").with_pool(max=1), a_tpu_node("tpu-0")).train()
+    crashes(stage)
+    stage.settle()
+    stage.advance(3595)
+    stage.failed_before()
+    stage.learner_exits("v5p-0", 1, 1)
+    stage.settle()
+    assert (stage.states(), reserved(stage)) == ({"v5p-0": "BackingOff"}, {"tpu-0"})
+    stage.advance(5)
+    stage.settle()
+    assert (stage.unit("v5p-0")["reason"], reserved(stage)) == ("WaitingForSyncer", frozenset())
+
+
+def test_units_of_a_syncer_that_runs_and_that_the_operator_does_not_reach_keep_their_hardware() -> None:
+    stage = a_stage().train()
+    crashes(stage)
+    stage.settle()
+    stage.advance(10)
+    starts(stage.syncer, stage.now)
+    for _ in range(100):
+        stage.advance(100)
+        stage.settle()
+    assert stage.condition("Training")["reason"] == "SyncerUnreachable"
+    assert (stage.states(), "syncerDownSince" in stage.status) == ({"v5p-0": "Training"}, False)
+
+
+def test_a_suspended_job_counts_the_time_without_a_syncer_anew() -> None:
+    stage = a_stage().train()
+    crashes(stage)
+    stage.settle()
+    stage.edit(suspend=True)
+    stage.settle()
+    stage.kubelets_finish_deletions()
+    stage.pods.clear()
+    stage.settle()
+    stage.advance(10_000)
+    stage.edit(suspend=False)
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Starting"}
+    assert stage.status["syncerDownSince"] == "2026-11-20T14:46:40Z"
