@@ -88,6 +88,8 @@ def _changes(context: ReconcileContext, may_create: bool) -> SyncerChanges:
     down = _why_down(pod)
     if pod.deletion is not None:
         return SyncerChanges(down=syncer_words.node_does_not_answer(pod.node) if context.unreachable(pod.node) else down)
+    if pod.ended and context.now < (due := _replaced_at(context, pod)):
+        return SyncerChanges(down=syncer_words.pod_failed(pod, due), deadlines=[due])
     health = context.node_health(pod.node)
     if (why := _why_replace(pod, health)) is not None:
         return _replaced(context, pod, why)
@@ -104,6 +106,14 @@ def _changes(context: ReconcileContext, may_create: bool) -> SyncerChanges:
     checks = [PodCheck(SYNCER, _successor(context))] if context.now >= due else []
     stopped = explain(rejected, observed.config) if rejected is not None else ""
     return replace(unchanged, checks=checks, stopped=stopped, deadlines=[*deadlines, *([due] if not checks else [])])
+
+
+def _replaced_at(context: ReconcileContext, pod: PodView) -> float:
+    """Return when another pod may take the place of this one, which has ended. The pause counts from its creation, so one that ran for
+    longer has none, and is as long as the syncer had been away by then."""
+    backoff, since = context.spec.learners.restart.backoff, _down_on_record(context)
+    away = pod.created - since if since is not None else 0.0
+    return pod.created + min(max(away, backoff.initial), backoff.max)
 
 
 def _replaced(context: ReconcileContext, pod: PodView, why: str) -> SyncerChanges:

@@ -6,6 +6,7 @@ from diloco.error_line import error_line
 from diloco.wording import plural
 
 from diloco_operator.api import names
+from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.observe.pods import PodView, Termination
 
 # --- its pod ----------------------------------------------------------------------------------------------------------
@@ -29,10 +30,12 @@ def old_one_goes(pod: str, node: str) -> str:
     )
 
 
-def pod_failed(pod: PodView) -> str:
-    """A pod that succeeded does not come here: it ends the job."""
+def pod_failed(pod: PodView, again: float | None = None) -> str:
+    """A pod that succeeded does not come here: it ends the job. `again`: when the next one is created, if it pauses before that."""
     end = f" ({pod.termination.text})" if pod.termination else ""
-    return f"its pod failed{end}{': ' + pod.reason if pod.reason else ''}; it is created again on the same volume"
+    when = f" at {format_timestamp(again)}" if again is not None else ""
+    why = "".join(f": {text}" for text in (pod.reason, pod.message) if text)
+    return f"its pod failed{end}{why}; it is created again on the same volume{when}"
 
 
 def node_goes(why: str) -> str:

@@ -7,6 +7,7 @@ from builders.jobs import a_job
 from builders.nodes import a_node, a_tpu_node
 from builders.pods import exits, starts
 from builders.stage import Stage
+from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.report import FaultKind, ReportFault, UnitPhase
 from diloco_operator.timeouts import RECONCILE
 
@@ -116,6 +117,24 @@ def test_failed_syncer_is_deleted_and_created_again() -> None:
     assert "its pod failed (exit 137 (SIGKILL))" in stage.condition("Training")["message"]
     stage.settle()
     assert stage.syncer["status"]["phase"] == "Pending"
+
+
+def test_syncer_pods_that_fail_at_once_follow_each_other_ever_more_slowly() -> None:
+    stage = Stage(a_job().with_restarts(5, initial="5s").with_pool(max=1), a_tpu_node("tpu-0")).train()
+    stage.advance(1000)
+    exits(stage.syncer, 137, stage.now)
+    stage.settle()
+    began, created = stage.now, []
+    while stage.now < began + 1000:
+        if stage.syncer["status"]["phase"] == "Pending":
+            created.append(parse_timestamp(stage.syncer["metadata"]["creationTimestamp"]) - began)
+            stage.syncer["status"] = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no device"}
+        stage.settle()
+        stage.now += 1
+    # The first one comes at once, as the pod before it had run for long. The next ones pause for as long as the syncer is away already, for
+    # 5 s at least and 300 s at most: 0 + 5, 5 + 5, 10 + 10 … 320 + 300, 620 + 300.
+    assert created == [0, 5, 10, 20, 40, 80, 160, 320, *range(620, 1000, 300)]
+    assert "UnexpectedAdmissionError: no device; it is created again on the same volume at 20" in stage.condition("Training")["message"]
 
 
 def test_syncer_is_never_forced() -> None:
