@@ -51,6 +51,11 @@ class UnitStatusRecord(NamedTuple):
         return self.attempt > self.ended_attempt
 
     @property
+    def ended_by_itself(self) -> bool:
+        """Its program ended with status 0, and nothing had asked it to leave."""
+        return self.state is UnitState.COMPLETED and not self.reason
+
+    @property
     def failed_last(self) -> bool:
         """The newest attempt failed, or it has not trained yet and the attempt before failed."""
         begun = self.state in (UnitState.STARTING, UnitState.JOINING)

@@ -76,7 +76,7 @@ def _home_end(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]
         return JobEnd(CompleteReason.HOME_COMPLETE, home_words.home_is_complete(report.t, report.steps))
     ran = [record for record in records.values() if record.attempt]
     silent = context.report is None and context.now > context.report_missed_at
-    if silent and ran and all(record.state is UnitState.COMPLETED for record in ran):
+    if silent and ran and all(record.ended_by_itself for record in ran):
         return JobEnd(CompleteReason.HOME_COMPLETE, home_words.UNITS_SAID_SO)
     return None
 

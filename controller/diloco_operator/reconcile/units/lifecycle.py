@@ -434,7 +434,7 @@ def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> Uni
     if record.state is not UnitState.COMPLETED or record.since is None or context.report is None or context.finishing:
         return UnitObservation(record)
     seen = context.unit_report(record.name, record.attempt)
-    has_left = not record.reason and seen is not None and seen.left  # the program itself has told the syncer
+    has_left = record.ended_by_itself and seen is not None and seen.left  # the program itself has told the syncer
     grace = context.observed.config.early_end_grace
     deadline = record.since + (min(grace, _DRAINED_GRACE) if record.reason else grace)
     if context.report.received_at < deadline and not has_left:

@@ -64,7 +64,7 @@ def suspend_unit(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
         if record.state is UnitState.DRAINING:
             return record
         return transition(record, UnitEvent.ASKED_TO_LEAVE, now, UnitReason.SUSPENDED, departure_words.SUSPENDED)
-    if record.state is UnitState.COMPLETED and not record.reason:
+    if record.ended_by_itself:
         return record
     return transition(record, UnitEvent.SUSPENDED, now, UnitReason.SUSPENDED, departure_words.SUSPENDED)
 
@@ -103,7 +103,7 @@ def ends_after_the_job(context: ReconcileContext, job_ended_at: float) -> dict[s
         if (end := failure_at_end(pods, context.now)) is not None:
             why = LastFailure(UnitReason.FAILED_AT_END, end.why).written()
             changed[name] = _failed_at_end(record._replace(failed_attempt=record.attempt, last_failure=why), end.why, context.now)
-        elif not record.reason and context.now >= job_ended_at + RECONCILE.end_by_itself and any(_runs(pod) for pod in pods):
+        elif record.ended_by_itself and context.now >= job_ended_at + RECONCILE.end_by_itself and any(_runs(pod) for pod in pods):
             changed[name] = transition(record, UnitEvent.JOB_COMPLETE, context.now, UnitReason.STOPPED_AT_END, end_words.STOPPED_AT_END)
     return changed
 

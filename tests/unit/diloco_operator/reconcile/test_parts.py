@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -610,6 +610,34 @@ def test_a_part_that_missed_homes_word_is_complete_once_all_its_units_ended_well
     part.learner_exits("far-1", 1, 0)
     part.settle()
     assert part.condition("Complete")["message"].startswith("the units ended with status 0, as learners do when their job is complete.")
+
+
+def suspends_itself(part: Stage) -> None:
+    part.now += HOUR
+
+
+def loses_a_node(part: Stage) -> None:
+    part.now += 120
+    part.set_node(a_tpu_node("tpu-0", taints=[{"key": "cloud.google.com/impending-node-termination", "effect": "NoSchedule"}]))
+
+
+@pytest.mark.parametrize("leaves", [suspends_itself, loses_a_node])
+def test_a_part_whose_units_ended_well_because_they_had_to_leave_is_not_complete(leaves: Callable[[Stage], None]) -> None:
+    part = a_part().train()
+    part.report = None
+    leaves(part)
+    part.settle()
+    assert part.states() == {UNIT: "Draining"}
+    part.learner_exits(UNIT, 1, 0)
+    part.settle()
+    assert "Complete" not in part.true()
+    part.kubelets_finish_deletions()
+    part.set_node(a_tpu_node("tpu-0"))
+    part.syncer_says(UNIT, 1, UnitPhase.DISCONNECTED)
+    part.now += 10
+    part.report = replace(part.report, received_at=part.now)
+    part.settle()
+    assert part.learner_pods()[-1] == f"bytes-lm-{UNIT}-a2-0"
 
 
 def test_a_unit_that_leaves_early_starts_again_while_home_reports() -> None:
