@@ -52,8 +52,8 @@ class Samples:
         self.kept.append(sample)
 
     def since(self, began: float) -> list[Sample]:
-        """Return the samples from `began` on, and forget those before. The last of these counts from `began`: a job whose status nobody
-        writes is as it was."""
+        """Return the samples from `began` on, and forget those before. The last of these counts from `began`: a job is as its status has it
+        until the next write."""
         while len(self.kept) > 1 and self.kept[1].at <= began:
             self.kept.popleft()
         return [sample._replace(at=max(began, sample.at)) for sample in self.kept]

@@ -442,7 +442,7 @@ def _add_job(
     for reason, count in sorted(status["refused"].items()):
         families["refused"].add_metric((*key, reason), count)
     _add_parts(families, key, status["parts"])
-    # Its syncer was heard before, by another process. If both went down together, nobody else would tell that the syncer stays away.
+    # Another process heard its syncer. If both went down together, no other series would tell that the syncer stays away.
     if heard is None and under_way(status) and progress.get("step"):
         heard = since
     if heard is not None:
