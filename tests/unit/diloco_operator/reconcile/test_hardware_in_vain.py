@@ -188,7 +188,7 @@ def test_a_unit_that_pauses_keeps_no_slice_either() -> None:
     stage.failed_before()
     stage.learner_exits("v5p-0", 1, 1)
     stage.settle()
-    assert (stage.states(), reserved(stage)) == ({"v5p-0": "BackingOff"}, {"tpu-0"})
+    assert (stage.states(), reserved(stage)) == ({"v5p-0": "BackingOff"}, frozenset({"tpu-0"}))
     stage.advance(5)
     stage.settle()
     assert (stage.unit("v5p-0")["reason"], reserved(stage)) == ("WaitingForSyncer", frozenset())

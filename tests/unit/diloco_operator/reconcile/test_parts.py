@@ -621,6 +621,13 @@ def loses_a_node(part: Stage) -> None:
     part.set_node(a_tpu_node("tpu-0", taints=[{"key": "cloud.google.com/impending-node-termination", "effect": "NoSchedule"}]))
 
 
+def home_is_heard_again(part: Stage) -> None:
+    part.syncer_says(UNIT, 1, UnitPhase.DISCONNECTED)
+    assert part.report is not None
+    part.now += 10
+    part.report = replace(part.report, received_at=part.now)
+
+
 @pytest.mark.parametrize("leaves", [suspends_itself, loses_a_node])
 def test_a_part_whose_units_ended_well_because_they_had_to_leave_is_not_complete(leaves: Callable[[Stage], None]) -> None:
     part = a_part().train()
@@ -633,9 +640,7 @@ def test_a_part_whose_units_ended_well_because_they_had_to_leave_is_not_complete
     assert "Complete" not in part.true()
     part.kubelets_finish_deletions()
     part.set_node(a_tpu_node("tpu-0"))
-    part.syncer_says(UNIT, 1, UnitPhase.DISCONNECTED)
-    part.now += 10
-    part.report = replace(part.report, received_at=part.now)
+    home_is_heard_again(part)
     part.settle()
     assert part.learner_pods()[-1] == f"bytes-lm-{UNIT}-a2-0"
 
