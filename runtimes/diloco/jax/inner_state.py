@@ -21,7 +21,7 @@ import numpy as np
 
 from diloco.algorithm.pieces import Piece
 from diloco.jax.own_mesh import without_mesh
-from diloco.jax.rectangles import RUNTIME_ZERO, Rectangle, StagedRectangles, cut, rectangle
+from diloco.jax.rectangles import RUNTIME_ZERO, Rectangle, StagedRectangles, bounds, cut, overlap, rectangle
 from diloco.jax.shards import with_shards
 from diloco.jax.store import TreeStore
 from diloco.learner.inner_state import STEPS, steps_behind
@@ -80,7 +80,7 @@ class TreeState[State]:
         """How many elements of each parameter this process stores, by path."""
         for piece in store.pieces():
             self._expected[store.placed(piece.tensor)[0].parameter] += piece.elements
-        self._new: dict[int, _Array] = {}
+        self._new: dict[int, _Incoming] = {}
         """Values of a copy that have come, by index of the leaf."""
         self._elements: Counter[int] = Counter()
         """How many elements have come, by index of the leaf."""
@@ -160,9 +160,8 @@ class TreeState[State]:
             self._of_parameters.append(_OfParameter(place, values.copy(), self._store.newest(array.piece.tensor)))
             return
         if index not in self._new:
-            leaf = self._leaf(index)
-            self._new[index] = np.zeros(leaf.shape, leaf.dtype)
-        self._new[index][place.where] = place.native(values)
+            self._new[index] = _Incoming(self._leaf(index))
+        self._new[index].put(place, values)
         self._elements[index] += array.piece.elements
 
     @without_mesh
@@ -174,7 +173,7 @@ class TreeState[State]:
         leaves = self._checked(rest)
         for of_parameter in self._shaped.values():
             for index in of_parameter.values():
-                leaves[index] = _placed(self._new[index], leaves[index])
+                leaves[index] = self._new[index].placed(leaves[index])
         # Only here, after the last check: a copy that does not fit must change nothing.
         self._put_parameters()
         self.opt_state = jax.tree_util.tree_unflatten(self._structure, leaves)
@@ -232,6 +231,31 @@ class TreeState[State]:
     def _leaf(self, index: int) -> jax.Array:
         leaf: jax.Array = jnp.asarray(self._leaves()[index])
         return leaf
+
+
+class _Incoming:
+    """What has come of one leaf, as far as this process stores it."""
+
+    def __init__(self, leaf: jax.Array) -> None:
+        spread = not leaf.is_fully_addressable
+        indices = leaf.sharding.addressable_devices_indices_map(leaf.shape).values() if spread else [(slice(None),) * leaf.ndim]
+        self._shards = {
+            shard: np.zeros([high - low for low, high in shard], leaf.dtype)
+            for shard in dict.fromkeys(bounds(index, leaf.shape) for index in indices)
+        }
+
+    def put(self, place: Rectangle, values: Float32Array) -> None:
+        for shard, part in self._shards.items():
+            if (common := overlap(shard, place)) is not None:
+                inside, where = common
+                part[inside] = place.native(values)[where]
+
+    def placed(self, leaf: Any) -> Any:
+        """Return the values as `leaf` is placed."""
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: self._shards[bounds(index, leaf.shape)])
+        [whole] = self._shards.values()
+        return _placed(whole, leaf)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,18 +69,34 @@ def cut(leaf: jax.Array, wanted: Rectangle) -> Shares:
     shares = []
     # One shard of each index: replicas are equal, and each element must come to the host once.
     for shard in {str(shard.index): shard for shard in with_shards(leaf).addressable_shards}.values():
-        bounds = [index.indices(length)[:2] for index, length in zip(shard.index, leaf.shape, strict=True)]
-        lows = [max(low, start) for (low, _), start in zip(bounds, wanted.start, strict=True)]
-        highs = [min(high, start + size) for (_, high), start, size in zip(bounds, wanted.start, wanted.size, strict=True)]
-        if all(low < high for low, high in zip(lows, highs, strict=True)):
-            inside = tuple(low - first for low, (first, _) in zip(lows, bounds, strict=True))
-            size = tuple(high - low for low, high in zip(lows, highs, strict=True))
-            _, copy = copied(shard.data, inside, size)
-            where = tuple(slice(low - start, high - start) for low, high, start in zip(lows, highs, wanted.start, strict=True))
+        if (common := overlap(bounds(shard.index, leaf.shape), wanted)) is not None:
+            inside, where = common
+            _, copy = copied(shard.data, tuple(x.start for x in inside), tuple(x.stop - x.start for x in inside))
             shares.append((where, copy))
     if sum(copy.size for _, copy in shares) != wanted.piece.elements:
         raise StateError(f"the optimizer keeps what belongs to {wanted.piece} otherwise sharded than the parameter itself")
     return shares
+
+
+type Bounds = tuple[tuple[int, int], ...]
+"""Where a shard begins and ends in its leaf, along each axis."""
+
+
+def bounds(index: Sequence[slice] | None, shape: tuple[int, ...]) -> Bounds:
+    """`index`: of a shard, as JAX has it."""
+    return tuple(along.indices(length)[:2] for along, length in zip(index or (), shape, strict=True))
+
+
+def overlap(shard: Bounds, wanted: Rectangle) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
+    """Return what a shard has of a rectangle, as an index into the shard and one into the rectangle. None if it has nothing of it."""
+    inside, where = [], []
+    for (first, end), start, size in zip(shard, wanted.start, wanted.size, strict=True):
+        low, high = max(first, start), min(end, start + size)
+        if low >= high:
+            return None
+        inside.append(slice(low - first, high - first))
+        where.append(slice(low - start, high - start))
+    return tuple(inside), tuple(where)
 
 
 def copied(data: jax.Array, start: tuple[int, ...], size: tuple[int, ...]) -> tuple[tuple[slice, ...], jax.Array]:

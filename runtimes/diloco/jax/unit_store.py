@@ -24,7 +24,7 @@ from diloco.algorithm.pieces import Piece, PieceError, check_cover
 from diloco.canonical import Canonical, Part
 from diloco.jax.frozen import frozen_tensors
 from diloco.jax.own_mesh import without_mesh
-from diloco.jax.rectangles import RUNTIME_ZERO, Rectangle, StagedRectangles, copied, parted, rectangle, same
+from diloco.jax.rectangles import RUNTIME_ZERO, Rectangle, StagedRectangles, bounds, copied, parted, rectangle, same
 from diloco.jax.store import TreeStore
 from diloco.learner.store import Float32Array, Ready
 
@@ -211,9 +211,9 @@ class UnitStore[Tree](TreeStore[Tree]):
         leaf, shape = self._leaves[part.parameter], self._shapes[part.parameter]
         indices: Mapping[Any, Any] = leaf.sharding.devices_indices_map(shape)
         for device, index in indices.items():
-            bounds = [along.indices(length)[:2] for along, length in zip(index or (), shape, strict=True)]
-            start: tuple[int, ...] = tuple(low for low, _ in bounds)
-            size = tuple(high - low for low, high in bounds)
+            shard = bounds(index, shape)
+            start: tuple[int, ...] = tuple(low for low, _ in shard)
+            size = tuple(high - low for low, high in shard)
             inside = (0,) * len(shape)
             if part.layer is not None:
                 if not start[0] <= part.layer < start[0] + size[0]:
