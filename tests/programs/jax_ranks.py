@@ -125,6 +125,7 @@ def main() -> None:
     assert max(loads) - min(loads) < layout.size / ranks / 4, f"no process sends much more than another: {loads}"
 
     placements = {name: leaf.sharding for name, leaf in store.hand_out().items()}
+    committed = {name for name, leaf in store.hand_out().items() if leaf.committed}
     for turn, fragment in enumerate([*make_fragments(layout, 2), *make_fragments(layout, 3)]):
         names = [tensor.name for tensor in fragment.tensors]
         portions = [portion(fragment, pieces) for pieces in owned]
@@ -145,6 +146,7 @@ def main() -> None:
         twin.apply(twin.prepare(names, values))
         after, expected = store.hand_out(), twin.hand_out()
         assert all(leaf.sharding.is_equivalent_to(placements[name], leaf.ndim) for name, leaf in after.items())
+        assert {name for name, leaf in after.items() if leaf.committed} == committed, "else a step is compiled anew"
         for name, leaf in after.items():
             for shard in leaf.addressable_shards:
                 assert np.asarray(shard.data).tobytes() == np.asarray(expected[name])[shard.index].tobytes(), f"{name} on {shard.device}"

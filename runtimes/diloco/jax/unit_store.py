@@ -65,6 +65,8 @@ class UnitStore[Tree](TreeStore[Tree]):
     ) -> None:
         """As `TreeStore`. Also raises LayoutError if the processes together do not hold every element of the model."""
         super().__init__(params, canonical=canonical, embeddings=embeddings, stacks=stacks, trained=trained, spread=True)
+        # A collective gives committed arrays, so all are from the beginning: else the program's step would be compiled anew once it adopts.
+        self._leaves = {path: leaf if leaf.committed else jax.device_put(leaf, leaf.sharding) for path, leaf in self._leaves.items()}
         self._rank, ranks = jax.process_index(), jax.process_count()
         held: list[dict[Piece, list[jax.Device]]] = [{} for _ in range(ranks)]
         self._held: dict[str, list[Place]] = {name: [] for name in self._parts}
@@ -304,8 +306,4 @@ def _with_pieces(leaf: jax.Array, targets: list[tuple[Place, dict[jax.Device, ja
         shards.append(
             _put(shard.data, [value for _, value in of_shard], [start for start, _ in of_shard], RUNTIME_ZERO) if of_shard else shard.data
         )
-    # An uncommitted leaf stays uncommitted: otherwise the program's step would be compiled anew.
-    if not leaf.committed:
-        only: jax.Array = shards[0]
-        return only
     return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, shards)
