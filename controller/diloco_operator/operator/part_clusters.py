@@ -251,6 +251,8 @@ class PartCluster:
                 return (
                     f"DiLoCoJob {namespace}/{key[1]} exists in cluster {self._config.name} and is no part of this job; rename one of them"
                 )
+        elif found.value.failed(spec.get("retry") or 0):
+            return ""  # the API server there refuses other changes than a retry
         # The digest tells that a field has gone here. What the spec there has beyond what is wanted does not: the API server adds defaults.
         elif not found.value.deleting and not (found.value.digest == digest and _has(found.value.spec, spec)):
             meta = {"uid": found.uid, "resourceVersion": found.version, "annotations": annotations}

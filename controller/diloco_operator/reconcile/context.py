@@ -42,7 +42,7 @@ from diloco_operator.reconcile.observe.shares import HERE, Place, next_move, sha
 from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.observe.throughput import PoolRecord, measure_pools
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, read_units
-from diloco_operator.report import Report, UnitReport
+from diloco_operator.report import PartState, Report, UnitReport
 from diloco_operator.timeouts import RECONCILE
 
 
@@ -286,6 +286,13 @@ class ReconcileContext:
         return self.shares.learners if self.shares is not None else self.spec.learners
 
     @property
+    def failed_parts(self) -> dict[str, PartState]:
+        """Cluster -> the state of the part there, which has failed and does not start again."""
+        clusters = {pool.cluster for pool in self.observed.job.away if pool.learners.max}
+        jobs = {name: view.job for name, view in self.observed.parts.items() if name in clusters}
+        return {name: job.state for name, job in jobs.items() if job is not None and job.failed(self.spec.retry or 0)}
+
+    @property
     def quorum(self) -> int:
         """Learners of this cluster without which nothing is trained here. In a part one is enough: the others are elsewhere."""
         return 1 if self.is_part else self.spec.training.quorum
@@ -374,7 +381,7 @@ def _shares(observed: ObservedState, spec: Spec, now: float) -> Shares | None:
     if not away:
         return None
     before = {pool["name"]: pool for pool in observed.job.status.get("pools") or ()}
-    places = [_here(spec, before), *(_elsewhere(pool, observed, before.get(pool.name, {})) for pool in away)]
+    places = [_here(spec, before), *(_elsewhere(pool, observed, before.get(pool.name, {}), spec.retry or 0) for pool in away)]
     assigned = {pool.name: before[pool.name]["assigned"] for pool in away if "assigned" in before.get(pool.name, {})}
     wanted = min(spec.learners.max, sum(place.max for place in places))
     # The number of this cluster is not on record: it is what the others leave, but units that have hardware here are more if max falls.
@@ -396,9 +403,11 @@ def _here(spec: Spec, before: Mapping[str, Mapping[str, Any]]) -> Place:
     )
 
 
-def _elsewhere(pool: Pool, observed: ObservedState, on_record: Mapping[str, Any]) -> Place:
+def _elsewhere(pool: Pool, observed: ObservedState, on_record: Mapping[str, Any], retry: int) -> Place:
     view = observed.parts.get(pool.cluster, PartView())
     seen = view.pool(pool.name, on_record)
+    if view.job is not None and view.job.failed(retry):
+        return Place(pool.name, 0, 0, 0, None, seen.tokens_per_second)
     since = view.silent_since if view.silent_since is not None else seen.waiting_since
     return Place(pool.name, pool.learners.min, pool.learners.max, seen.placed, since, seen.tokens_per_second)
 

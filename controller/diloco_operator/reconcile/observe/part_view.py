@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diloco_operator.api import names
+from diloco_operator.api.state import JobState
 from diloco_operator.api.status import MOST_TOKENS_PER_SECOND
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.fields import Fields, fields, moment, objects, string, text, whole_number
@@ -42,7 +43,13 @@ class PartJob:
     """Digest of the spec that its home wrote last. "" if none did."""
     spec: Mapping[str, Any]
     state: PartState
+    retry: int
+    """`status.retry`: the highest `spec.retry` that its operator has acted on."""
     pools: Mapping[str, PartPoolView]
+
+    def failed(self, retry: int) -> bool:
+        """Whether it has failed and does not start again. `retry`: `spec.retry` of its home."""
+        return self.state.state == JobState.FAILED and self.retry >= retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,7 @@ def project_part_job(obj: Obj) -> PartJob:
         digest=string(fields(meta, "annotations", "metadata"), names.ANNOTATION_SPEC_DIGEST, "metadata.annotations"),
         spec=dict(fields(obj, "spec")),
         state=part_state(status),
+        retry=whole_number(status, "retry", "status", least=0),
         pools={string(each, "name", "status.pools[]"): _pool(each) for each in objects(status, "pools", "status")},
     )
 

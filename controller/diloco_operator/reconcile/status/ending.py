@@ -123,17 +123,23 @@ def _result(message: str) -> Result | None:
 def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobEnd | None:
     """The job fails when fewer units than the quorum can ever contribute again. None while enough can."""
     failed = [record for record in records.values() if record.state is UnitState.FAILED and context.up_to_date(record)]
-    quorum = context.quorum
+    quorum, parts = context.quorum, context.failed_parts
     if any(pool.learners.max == 0 for pool in context.spec.pools):
         return None  # a pool that is switched off can be switched on
-    if not failed or context.finishing or context.suspended or possible_units(context, records) + _elsewhere(context) >= quorum:
+    if not (failed or parts) or context.finishing or context.suspended:
         return None
+    if possible_units(context, records) + _elsewhere(context) >= quorum:
+        return None
+    job = context.observed.job
+    key = (job.namespace, job.name)
+    if not failed:
+        name, state = next(iter(parts.items()))
+        return JobEnd(FailedReason.RESTARTS_EXHAUSTED, ending_words.parts_failed(key, quorum, name, state.message))
     layout = all(follows(record.reason, Follows.OTHER_MODEL) for record in failed)
     reason = FailedReason.LAYOUT_REFUSED if layout else FailedReason.RESTARTS_EXHAUSTED
     last = max(failed, key=lambda record: (record.since or 0.0, record.name))
     why = why_given_up(last, context.spec.learners.restart, read_last_failure(last.last_failure).message)
-    job = context.observed.job
-    return JobEnd(reason, ending_words.quorum_lost((job.namespace, job.name), len(failed), quorum, last.name, why))
+    return JobEnd(reason, ending_words.quorum_lost(key, len(failed), quorum, last.name, why))
 
 
 def _elsewhere(context: ReconcileContext) -> int:

@@ -78,6 +78,13 @@ def quorum_lost(job: JobKey, given_up: int, quorum: int, unit: str, why: str) ->
     )
 
 
+def parts_failed(job: JobKey, quorum: int, part: str, why: str) -> str:
+    return (
+        f"part {part} has failed, and the units of the other clusters cannot reach training.quorum {quorum}; {part}: {clip(why)}. Fix the "
+        f"cause, then {_retry(job)}"
+    )
+
+
 def _retry(job: JobKey) -> str:
     """What a person does to start a failed job again."""
     namespace, name = job

@@ -197,6 +197,30 @@ def test_what_a_person_changes_there_is_changed_back() -> None:
     play(scenario)
 
 
+def test_a_part_that_has_failed_is_changed_with_a_retry_and_not_before() -> None:
+    """The API server there refuses other changes, and the reason of that would hide why the part has failed."""
+
+    async def scenario(scene: Scene) -> None:
+        scene.want()
+        await asyncio.sleep(5)
+        failed = {"type": "Failed", "status": "True", "reason": "RestartsExhausted", "lastTransitionTime": "2026-11-20T12:00:00Z"}
+        status = {"state": "Failed", "reason": "RestartsExhausted", "conditions": [failed]}
+        await scene.there.patch(names.DILOCO_JOBS, "far", "bytes-lm", {"status": status}, subresource="status")
+        scene.want(3)
+        await asyncio.sleep(1000)
+        assert scene.parts.views(KEY, "u", ["tokyo"])["tokyo"].problem == ""
+        with_retry = a_manifest(3, "u")
+        with_retry["spec"]["retry"] = 1
+        scene.want_manifest(with_retry)
+        await asyncio.sleep(5)
+        job = await scene.job()
+        assert job is not None
+        assert (job["spec"]["retry"], job["spec"]["learners"]["max"]) == (1, 3)
+        assert scene.link.writes == ["create Secret", "create DiLoCoJob", "patch DiLoCoJob"]
+
+    play(scenario)
+
+
 def test_a_job_of_the_name_that_is_no_part_of_this_one_is_left_as_it_is() -> None:
     async def scenario(scene: Scene) -> None:
         await scene.there.create(names.DILOCO_JOBS, {**a_manifest(2, "another"), "metadata": {"name": "bytes-lm", "namespace": "far"}})

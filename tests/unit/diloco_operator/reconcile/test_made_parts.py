@@ -451,6 +451,59 @@ def test_units_that_find_no_hardware_for_long_start_in_another_cluster() -> None
     assert wanted(stage).manifest["spec"]["learners"]["max"] == 1, "it stays where it has hardware"
 
 
+def assigned(stage: Stage) -> dict[str, int]:
+    return {pool["name"]: pool["assigned"] for pool in stage.status["pools"] if "cluster" in pool}
+
+
+def fails(stage: Stage, cluster: str = "tokyo", retry: int = 0) -> None:
+    """The part in this cluster. `retry`: the last one that its operator acted on."""
+    why = {"type": "Failed", "reason": "RestartsExhausted", "message": "far-0: exit 1"}
+    job = {
+        "metadata": {"name": "bytes-lm", "uid": "far-uid", "labels": {"diloco.dev/home": stage.job["metadata"]["uid"]}},
+        "spec": {},
+        "status": {"state": "Failed", "reason": "RestartsExhausted", "conditions": [why], "retry": retry},
+    }
+    stage.parts[cluster] = PartView(project_part_job(job), namespace="there")
+
+
+def test_the_units_of_a_part_that_failed_start_in_another_cluster() -> None:
+    """Two units here and one elsewhere are the quorum."""
+    job = a_job().with_learners(1, 3).with_training(quorum=3).with_pool("v5p", max=2)
+    job = job.with_pool("far", max=1, cluster="tokyo").with_pool("near", max=2, cluster="osaka").with_spec(syncer=SYNCER)
+    stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
+    stage.parts |= {"tokyo": PartView(), "osaka": PartView()}
+    stage.settle()
+    assert assigned(stage) == {"far": 1, "near": 0}
+    fails(stage)
+    stage.settle()
+    assert (assigned(stage), stage.status["state"]) == ({"far": 0, "near": 1}, "Queued")
+    runs(stage, 0)
+    stage.settle()
+    assert assigned(stage) == {"far": 0, "near": 1}, "once it is back it takes none from the others"
+
+
+def test_a_job_whose_quorum_needs_a_part_that_failed_fails_and_a_retry_starts_both() -> None:
+    stage = a_stage(most=3, tokyo=2, least=1).train()
+    stage.edit(training={**stage.job["spec"]["training"], "quorum": 2})
+    stage.settle()
+    fails(stage)
+    stage.settle()
+    assert stage.status["reason"] == "RestartsExhausted"
+    why = "the units of the other clusters cannot reach training.quorum 2; tokyo: RestartsExhausted: far-0: exit 1. "
+    assert stage.condition("Failed")["message"].startswith(f"part tokyo has failed, and {why}")
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    stage.edit(retry=1)
+    stage.pods.clear()
+    stage.settle()
+    assert (stage.status["state"], assigned(stage)) == ("Queued", {"far": 2}), "the part has not acted on the retry yet"
+    part = wanted(stage)
+    assert (part.manifest["spec"]["retry"], part.manifest["spec"]["suspend"]) == (1, False)
+    fails(stage, retry=1)
+    stage.settle()
+    assert stage.status["state"] == "Failed"
+
+
 def test_units_in_a_silent_cluster_keep_their_number_when_the_operator_starts_anew() -> None:
     stage = a_stage(most=3, here=1, tokyo=2, slices=3).train()
     runs(stage, 2)
