@@ -21,7 +21,7 @@ from diloco_operator.reconcile.observe.job import Job
 from diloco_operator.reconcile.observe.state import ObservedState
 
 GONE_AFTER = 600.0
-"""Seconds for which a deleted job waits for the end of its parts."""
+"""Seconds for which an operator that works on a deleted job waits for the end of its parts."""
 
 
 def wanted_parts(context: ReconcileContext, *, suspend: bool) -> tuple[WantedPart, ...] | None:
@@ -110,7 +110,8 @@ class Release(NamedTuple):
 
 def release_from_parts(observed: ObservedState, now: float) -> Release:
     """Let a deleted job go once its parts are gone, or once it has waited for too long."""
-    job, due = observed.job, observed.job.deleted_at + GONE_AFTER
+    job = observed.job
+    due = max(job.deleted_at, observed.listening_since) + GONE_AFTER
     if names.FINALIZER_PARTS not in job.finalizers:
         return Release()
     left = tuple(cluster for cluster, view in observed.parts.items() if view.job is not None or view.left)

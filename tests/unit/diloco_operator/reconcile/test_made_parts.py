@@ -626,6 +626,19 @@ def test_a_deleted_job_does_not_wait_for_ever_for_a_cluster_that_is_gone() -> No
     )
 
 
+def test_a_deleted_job_waits_for_its_parts_although_no_operator_ran_when_it_was_deleted() -> None:
+    stage = a_stage().train()
+    runs(stage, 2)
+    delete(stage)
+    stage.now += 3600
+    stage.restart_operator()
+    stage.step()
+    assert stage.job["metadata"]["finalizers"] == [FINALIZER_PARTS]
+    stage.now += 600
+    stage.step()
+    assert stage.job["metadata"]["finalizers"] == []
+
+
 def test_a_deleted_job_without_parts_is_not_looked_at_again() -> None:
     stage = Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0")).train()
     delete(stage)
