@@ -16,7 +16,7 @@ from diloco.protocol.backoff import exponential
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.api.spec import Pool, Restart
-from diloco_operator.api.status import MAX_HOST_FAILURES, MAX_HOSTS, HostFailure, HostStatus, UnitState
+from diloco_operator.api.status import MAX_HOST_FAILURES, MAX_HOSTS, HostFailure, HostStatus
 from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.slices import Fleet, Slice, named_hosts
 from diloco_operator.placement.requirements import SliceRequirements
@@ -28,7 +28,7 @@ from diloco_operator.reconcile.units import departure_words
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
 from diloco_operator.reconcile.units.requirements import pool_requirements
 from diloco_operator.reconcile.units.restarts import backoff_seconds
-from diloco_operator.reconcile.units.states import State, state_of
+from diloco_operator.reconcile.units.states import IDLE, State, state_of
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 
 FAILURES = 2
@@ -245,9 +245,7 @@ def has_place_elsewhere(context: ReconcileContext, pool: str, nodes: Collection[
     """Return whether a slice without these nodes is free for a unit of the pool, beside one for each unit of the pool that waits."""
     if pool not in context.pools:
         return False
-    waiting = sum(
-        unit.pool == pool and unit.state in (UnitState.PENDING, UnitState.BACKING_OFF) for unit in context.records_before.values()
-    )
+    waiting = sum(unit.pool == pool and state_of(unit) in IDLE for unit in context.records_before.values())
     requirements = pool_requirements(context, context.pools[pool])
     free = context.observed.fleet.free(requirements.shape, pool)
     places = (slice_ for slice_ in free if requirements.suits(slice_) and not any(host.node in nodes for host in slice_.hosts))

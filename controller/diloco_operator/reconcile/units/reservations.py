@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from diloco_operator.api import names
-from diloco_operator.api.status import UnitState
 from diloco_operator.fleet.occupancy import Reservations
 from diloco_operator.fleet.resources import Resources, most
 from diloco_operator.fleet.slice_kinds import kinds_for
@@ -25,9 +24,7 @@ from diloco_operator.reconcile.observe.derived import Derived
 from diloco_operator.reconcile.observe.job import Job
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, read_units
-
-_WITHOUT_SLICE = (UnitState.DRAINING, UnitState.FAILED, UnitState.COMPLETED)
-"""States of units that start no more pods, so that they hold only what their pods are bound to."""
+from diloco_operator.reconcile.units.states import ABLE, state_of
 
 
 def reservations(job: Job, pods: Sequence[PodView], fleet: Fleet) -> Reservations:
@@ -43,7 +40,7 @@ def reservations(job: Job, pods: Sequence[PodView], fleet: Fleet) -> Reservation
 def reserved_nodes(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Reservations:
     """Return what a job has reserved after a reconcile, by these records and its pods."""
     observed = context.observed
-    running = ((record.name, record.pool, record.slice) for record in records.values() if record.state not in _WITHOUT_SLICE)
+    running = ((record.name, record.pool, record.slice) for record in records.values() if state_of(record) in ABLE)
     derived = observed.job.derived
     return _together(
         derived, [*_slice_nodes(running, derived, observed.fleet), *_bound(observed.job, observed.pods, records, observed.fleet)]
@@ -106,7 +103,7 @@ def _attempts(records: Mapping[str, UnitStatusRecord], learners: Mapping[str, Se
             newer[unit] = (unit, named.pool, named.slice)
     yield from newer.values()
     for record in records.values():
-        if record.name not in newer and record.state not in _WITHOUT_SLICE and record.slice:
+        if record.name not in newer and state_of(record) in ABLE and record.slice:
             yield record.name, record.pool, record.slice
 
 

@@ -20,10 +20,9 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units import departure_words
+from diloco_operator.reconcile.units.states import ABLE, state_of
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 from diloco_operator.reconcile.units.worth import on_the_way
-
-_ABLE = (UnitState.PENDING, UnitState.BACKING_OFF, UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING)
 
 
 def leave_revoked(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
@@ -33,7 +32,7 @@ def leave_revoked(context: ReconcileContext, records: Mapping[str, UnitStatusRec
     trained = _Trained.of(context, records) if context.observed.allotted.revoked else None
     for name, winner in context.observed.allotted.revoked.items():
         record = units.get(name)
-        if record is None or not record.slice or record.state not in _ABLE or trained is None or trained.needs(record):
+        if record is None or not record.slice or state_of(record) not in ABLE or trained is None or trained.needs(record):
             continue
         trained.leave(record)
         # A job's key is namespace/name/uid. "": no other job gets the slice, but other slices are worth more to this one.
@@ -78,7 +77,7 @@ def units_kept_until(context: ReconcileContext, records: Mapping[str, UnitStatus
     they train, but not longer than the horizon of a move."""
     trained = _Trained.of(context, records)
     firm = {name: record for name, record in records.items() if record.pool in trained.least}
-    if sum(record.slice != "" and record.state in _ABLE for record in firm.values()) <= context.spec.learners.min:
+    if sum(record.slice != "" and state_of(record) in ABLE for record in firm.values()) <= context.spec.learners.min:
         return {}
     needed = [name for name, record in firm.items() if trained.needs(record)]
     staying = dict.fromkeys(needed, math.inf)

@@ -41,10 +41,8 @@ from diloco_operator.reconcile.units.job_request import (
 )
 from diloco_operator.reconcile.units.revocations import troubled_pools, units_kept_until
 from diloco_operator.reconcile.units.roll_out import leaving
-from diloco_operator.reconcile.units.states import State, state_of
+from diloco_operator.reconcile.units.states import IDLE, State, state_of
 from diloco_operator.reconcile.units.transitions import Changes, UnitEvent, new_unit, transition
-
-_WAITING = (UnitState.PENDING, UnitState.BACKING_OFF)
 
 
 @dataclass(slots=True)
@@ -323,7 +321,7 @@ def _why_waits(context: ReconcileContext, scaling: Scaling, unplaced: UnplacedUn
 def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placement, blocked: str | None) -> None:
     """Put units on record that the minima ask for and that never had hardware, each with the reason why it waits."""
     learners = context.spec.learners
-    waits = sum((r.state in _WAITING and not r.slice) or state_of(r) is State.WAITING_FOR_GRANTOR for r in scaling.records.values())
+    waits = sum((state_of(r) in IDLE and not r.slice) or state_of(r) is State.WAITING_FOR_GRANTOR for r in scaling.records.values())
     # Waiting units that are on record count, else status would grow by the same missing units with each reconcile.
     short = learners.min - scaling.placed - waits
     known = {name: sum(r.pool == name and r.state is not UnitState.FAILED for r in scaling.records.values()) for name in context.pools}

@@ -172,6 +172,8 @@ OVER = ENDED_IN_FAILURE | {State.COMPLETED}
 """No attempt is under way, and none follows by itself."""
 ATTEMPT = frozenset(state for state in State if set(state.row.shown) <= set(_ATTEMPT))
 """An attempt is under way."""
+ABLE = IDLE | ATTEMPT
+"""An attempt is under way, or another one will follow. All other units start no more pods, and hold only what their pods are bound to."""
 STARTS = frozenset({State.SCHEDULING, State.PREPARING, State.PULLING, State.WAITING_FOR_GRANTOR})
 LIVES = ATTEMPT | {State.DRAINING}
 """An attempt has processes, or had them a moment ago."""

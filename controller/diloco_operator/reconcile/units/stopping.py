@@ -14,9 +14,10 @@ from diloco_operator.api.status import UnitState
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView
-from diloco_operator.reconcile.observe.unit_status import LIVE, UnitStatusRecord
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units import departure_words, end_words
 from diloco_operator.reconcile.units.attempt_end import failure_at_end
+from diloco_operator.reconcile.units.states import IDLE, state_of
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 from diloco_operator.timeouts import RECONCILE
 
@@ -71,7 +72,7 @@ def suspend_unit(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
 
 def give_slice_back(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
     """Return a unit of a job whose spec is refused: it loses its slice, unless it runs."""
-    if not record.slice or record.state not in (UnitState.PENDING, UnitState.BACKING_OFF):
+    if not record.slice or state_of(record) not in IDLE:
         return record
     return transition(record, UnitEvent.UNPLACED, now, record.reason, record.message, cause=record.cause)
 
@@ -88,7 +89,7 @@ def close_unit(record: UnitStatusRecord, *, complete: bool, result: Result | Non
         return record._replace(slice="")
     if record.state is UnitState.COMPLETED:
         return transition(record, UnitEvent.JOB_COMPLETE, now)
-    if complete and record.state in LIVE:
+    if complete and record.running:
         return transition(record, UnitEvent.JOB_COMPLETE, now, since=now)
     return transition(record, UnitEvent.JOB_OVER, now, why=departure_words.JOB_OVER, since=now)
 
