@@ -254,6 +254,7 @@ class Report:
     parameters: int = 0
     """Number of parameters that are exchanged, 0 until a learner has joined."""
     done: bool = False
+    """The last step is reached, and the final snapshot is durable."""
     snapshot_t: int = -1
     snapshot: str = ""
     """Folder of the newest durable snapshot within the syncer's volume, "" if there is none."""

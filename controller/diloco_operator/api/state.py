@@ -16,7 +16,7 @@ class JobState(enum.StrEnum):
     NOT_ACCEPTED = "NotAccepted"
     """It has not trained, and the operator does not look after it: its spec cannot be used, or the operator lacks rights."""
     QUEUED = "Queued"
-    """It has not trained yet, and waits for hardware or for its turn."""
+    """It has not trained yet, or not since it was resumed, and waits for hardware or for its turn."""
     STARTING = "Starting"
     """It has hardware, and has not trained yet, or not since it was resumed."""
     TRAINING = "Training"

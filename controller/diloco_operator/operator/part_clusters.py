@@ -248,6 +248,8 @@ class PartCluster:
                     return f"the CRD in cluster {self._config.name} knows no syncer.at: upgrade the operator there"
                 await self._there.create(names.DILOCO_JOBS, manifest, field_manager=names.FIELD_MANAGER)
             except AlreadyExists:
+                if key[1] in {fields(job, "metadata").get("name") for job in await self._ours(namespace, wish)}:
+                    return ""  # the watch has not shown it yet
                 return (
                     f"DiLoCoJob {namespace}/{key[1]} exists in cluster {self._config.name} and is no part of this job; rename one of them"
                 )
@@ -291,13 +293,13 @@ class PartCluster:
     async def _end(self, key: JobKey, namespace: str, wish: _Wish) -> bool:
         """Delete the part. Its Secret goes once it is gone, as its pods need it until then. Return whether nothing of it is left."""
         # Not from the cache: it may lack a part that was made just now, and lacks one whose status cannot be read.
-        left = await self._there.list(names.DILOCO_JOBS, namespace, label_selector=f"{names.LABEL_HOME}={wish.uid}")
-        for job in left.items:
+        left = await self._ours(namespace, wish)
+        for job in left:
             meta = fields(job, "metadata")
             if not meta.get("deletionTimestamp"):
                 name, uid = string(meta, "name", "metadata"), string(meta, "uid", "metadata")
                 await self._gone(self._there.delete(names.DILOCO_JOBS, namespace, name, uid=uid))
-        if left.items:
+        if left:
             return False
         name = names.home_secret_name(key[1])
         try:
@@ -308,6 +310,10 @@ class PartCluster:
         if string(fields(meta, "labels"), names.LABEL_HOME) == wish.uid:
             await self._gone(self._there.delete(names.SECRETS, namespace, name, uid=string(meta, "uid")))
         return True
+
+    async def _ours(self, namespace: str, wish: _Wish) -> Sequence[Obj]:
+        """Return what there is of the part, also where the watch has not shown it."""
+        return (await self._there.list(names.DILOCO_JOBS, namespace, label_selector=f"{names.LABEL_HOME}={wish.uid}")).items
 
     @staticmethod
     async def _gone(deletion: Any) -> None:

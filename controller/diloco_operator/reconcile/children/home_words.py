@@ -74,8 +74,8 @@ def first_report_due(address: str) -> str:
 
 def no_report(address: str, seconds: float) -> str:
     return (
-        f"the operator has had no report from the syncer at {address} for {seconds:.0f} s. Learners train on, and those that fail start "
-        "again. Check the network, and the job at home"
+        f"the operator has had no report from the syncer at {address} for {seconds:.0f} s. Learners that reach it train on, and those that "
+        "fail start again. Check the network, and the job at home"
     )
 
 

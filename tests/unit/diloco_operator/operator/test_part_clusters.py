@@ -238,6 +238,20 @@ def test_a_job_of_the_name_that_is_no_part_of_this_one_is_left_as_it_is() -> Non
     play(scenario)
 
 
+def test_a_part_that_the_watch_has_not_shown_is_not_taken_for_that_of_another_job() -> None:
+    async def scenario(scene: Scene) -> None:
+        await asyncio.sleep(5)
+        scene.link.muted = True
+        scene.want()
+        await asyncio.sleep(5)
+        scene.want(2)
+        await asyncio.sleep(5)
+        assert scene.parts.views(KEY, "u", ["tokyo"])["tokyo"].problem == ""
+        assert scene.link.writes == ["create Secret", "create DiLoCoJob"]
+
+    play(scenario)
+
+
 def test_a_part_that_the_watch_has_not_shown_is_deleted_all_the_same() -> None:
     async def scenario(scene: Scene) -> None:
         await asyncio.sleep(5)
