@@ -56,8 +56,8 @@ def join[Tree, State](
 ) -> Session[Tree, State]:
     """Join the job that this process was started for, and block until the session holds the job's current parameters.
 
-    In a unit of one process, a process that begins while other units train gets the parameters and the optimizer's state of one of them: go
-    on from `session.opt_state`.
+    A process that begins while other units train gets the parameters and the optimizer's state of one of them: go on from
+    `session.opt_state`.
 
     A unit of several processes calls `join` in every process, after `initialize`, with arrays that are sharded over all of them or the same
     in each.

@@ -69,7 +69,8 @@ class TreeSession[Tree, State](ABC):
         Args:
             params: the updated parameters.
             opt_state: the optimizer's state after the update.
-            tokens: real tokens of the batches of the update, without padding.
+            tokens: real tokens of this process's batches of the update, without padding. An array that is spread over the processes of the
+                unit has the tokens of all of them.
             loss: loss of the update, if it is cheap to have. An array is reported one step later, so that the host does not wait for it and
                 is at most one step ahead of the device.
             batches: how many of the session's batches the update used. They are settled, the oldest first.

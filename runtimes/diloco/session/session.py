@@ -395,7 +395,7 @@ class Session(JobSession):
         cannot be true.
 
         Args:
-            tokens: real tokens of the batches of the update, without padding.
+            tokens: real tokens of this process's batches of the update, without padding.
             loss: loss of the update, if it is cheap to have.
             batches: how many of the session's batches the update used. They are settled, the oldest first. Without effect in a program that
                 takes no batches from the session.
