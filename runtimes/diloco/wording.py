@@ -1,4 +1,4 @@
-"""How messages write counts, sizes, losses, and texts that come from outside."""
+"""How messages write counts, lists, sizes, losses, and texts that come from outside."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ def and_more(named: Sequence[str], count: int) -> str:
     """Return `a, b and 3 more`. `named`: the first of `count` names."""
     more = f" and {count - len(named)} more" if count > len(named) else ""
     return ", ".join(named) + more
+
+
+def some(items: Sequence[str], most: int = 5) -> str:
+    """Return the first items and how many more there are."""
+    return and_more(items[:most], len(items))
 
 
 def bytes_text(size: float) -> str:

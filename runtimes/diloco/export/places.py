@@ -17,6 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from diloco.object_stores import REMEDY, exists, file_system, words
 from diloco.snapshots.store import MANIFEST_FILE, MOST_MANIFEST, Unusable, generation_of, parse_manifest, read_file, step_of
+from diloco.wording import some
 
 _DEPTH = 4
 """Levels of folders from a state directory to its snapshots: `volumes/<namespace>/<claim>/snapshots`."""
@@ -187,10 +188,10 @@ def _of_job(fs: Any, where: str, folders: Sequence[Folder], job: str) -> Folder:
     if len(chosen) == 1:
         return chosen[0]
     if not chosen:
-        raise ExportError(f"there are no snapshots of job {job} in {where}; there are some of {_listed(sorted(set(jobs)))}")
+        raise ExportError(f"there are no snapshots of job {job} in {where}; there are some of {some(sorted(set(jobs)), _LISTED)}")
     paths = [f"{name} ({shown(fs, folder.path)})" for folder, name in zip(folders, jobs, strict=True) if folder in chosen]
     remedy = "give the folder of one of them" if job else "choose one with --job, or give its folder"
-    raise ExportError(f"{where} has snapshots of several jobs: {_listed(paths)}; {remedy}")
+    raise ExportError(f"{where} has snapshots of several jobs: {some(paths, _LISTED)}; {remedy}")
 
 
 def job_of(fs: Any, folder: Folder) -> str:
@@ -221,19 +222,14 @@ def _nothing(fs: Any, folder: Folder, step: int | None, name: str) -> str:
         return f"there is no finished snapshot {name}{unfinished} in {where}. {_there(folder.snapshots)}"
     if step is not None and folder.snapshots:
         return f"there is no snapshot of outer step {step} in {where}. {_there(folder.snapshots)}"
-    return f"there is no finished snapshot in {where}: {_listed(folder.unfinished)} has no {MANIFEST_FILE}"
+    return f"there is no finished snapshot in {where}: {some(folder.unfinished, _LISTED)} has no {MANIFEST_FILE}"
 
 
 def _there(names: Sequence[str]) -> str:
     steps = [str(step_of(name)) for name in names]
     if not steps:
         return "There is no other one."
-    return f"There is one of outer step {steps[0]}." if len(steps) == 1 else f"There are those of outer steps {_listed(steps)}."
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
+    return f"There is one of outer step {steps[0]}." if len(steps) == 1 else f"There are those of outer steps {some(steps, _LISTED)}."
 
 
 def _last(path: str) -> str:

@@ -26,11 +26,9 @@ from diloco.jax.shards import with_shards
 from diloco.jax.store import TreeStore
 from diloco.learner.inner_state import STEPS, steps_behind
 from diloco.learner.store import Float32Array, Ready
-from diloco.protocol.state_parts import PieceArray, StateError
+from diloco.protocol.state_parts import AS_FLOAT32, PieceArray, StateError
 from diloco.protocol.state_values import MOST_BYTES, Leaf
 
-_AS_FLOAT32 = ("float32", "bfloat16", "float16")
-"""Types whose values float32 holds exactly."""
 _MOST_NAME = 56
 """The most characters of an array's name, without the number that distinguishes equal names."""
 
@@ -99,7 +97,7 @@ class TreeState[State]:
     @property
     def lent(self) -> bool:
         """The program has donated the state to a step and not given the result back yet."""
-        return any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in self._leaves())
+        return is_deleted(self._leaves())
 
     def held(self) -> Sequence[Piece]:
         return self._store.pieces()
@@ -258,6 +256,11 @@ class _Incoming:
         return _placed(whole, leaf)
 
 
+def is_deleted(tree: object) -> bool:
+    """Whether the program has donated an array of a tree, or deleted one."""
+    return any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree_util.tree_leaves(tree))
+
+
 @dataclass(frozen=True, slots=True)
 class _Rest:
     """A `StagedRest`: copies on the devices that are on their way to the host."""
@@ -343,7 +346,7 @@ def _joined(path: _Path, separator: str = "/") -> str:
 def _parameter_of(path: _Path, leaf: Any, of_params: Mapping[tuple[str, ...], tuple[str, Any]]) -> tuple[_Path, str] | None:
     """Split a leaf's path into the path of a tree with the parameters' structure, and the parameter's path in it. None if the leaf is not
     shaped like a parameter, and so belongs to the small rest."""
-    if getattr(getattr(leaf, "dtype", None), "name", "") not in _AS_FLOAT32:
+    if getattr(getattr(leaf, "dtype", None), "name", "") not in AS_FLOAT32:
         return None
     keys = _keys(path)
     # The longest end of the path first: a shorter end may be the path of another parameter.

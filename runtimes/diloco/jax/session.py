@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import jax
 
-from diloco.jax.inner_state import TreeState
+from diloco.jax.inner_state import TreeState, is_deleted
 from diloco.jax.masters import Masters
 from diloco.jax.store import TreeStore
 from diloco.learner.leave import LoopError
@@ -45,7 +45,7 @@ class TreeSession[Tree, State](ABC):
         LoopError if the program has donated them to a step and not given the result to `session.step`."""
         self._hand_out_once()
         params = self._store.held()
-        if _is_deleted(params):  # at the end of the job too: the store cannot restore frozen leaves that the program has donated
+        if is_deleted(params):  # at the end of the job too: the store cannot restore frozen leaves that the program has donated
             raise _donated("session.params", "the parameters")
         return params
 
@@ -53,7 +53,7 @@ class TreeSession[Tree, State](ABC):
     def opt_state(self) -> State:
         """The optimizer's state that belongs to `params`. Raises LoopError if the program has donated it."""
         self._hand_out_once()
-        if _is_deleted(self._state.opt_state):
+        if is_deleted(self._state.opt_state):
             raise _donated("session.opt_state", "the optimizer's state")
         return self._state.opt_state
 
@@ -77,7 +77,7 @@ class TreeSession[Tree, State](ABC):
         """
         if (forms := _forms(opt_state)) != self._forms:
             raise ValueError(f"the optimizer's state changed its form {_difference(self._forms, forms)}")
-        if _is_deleted(opt_state):
+        if is_deleted(opt_state):
             raise LoopError("the optimizer's state was donated to a step. Give session.step what that step returned")
         self._store.take_back(params)
         if self._masters is not None:
@@ -99,7 +99,7 @@ class TreeSession[Tree, State](ABC):
     def _hand_out(self) -> Tree:
         paths = self._store.applied_paths()
         params = self._store.hand_out()
-        if _is_deleted(self._state.opt_state):
+        if is_deleted(self._state.opt_state):
             return params  # the job was done while the program was in a step, which counts for nothing
         if paths and self._masters is not None:
             self._state.opt_state = self._masters.follow(paths, params, self._state.opt_state)
@@ -125,10 +125,6 @@ class Session[Tree, State](JobSession, TreeSession[Tree, State]):
         """Call `diloco.jax.join` instead."""
         JobSession.__init__(self, parts)
         TreeSession.__init__(self, store, state, masters, on_adopt)
-
-
-def _is_deleted(tree: object) -> bool:
-    return any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree_util.tree_leaves(tree))
 
 
 def _donated(asked: str, what: str) -> LoopError:

@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from diloco.jax.inner_state import is_deleted
 from diloco.jax.own_mesh import without_mesh
 from diloco.jax.shards import with_shards
 from diloco.learner.leave import LoopError
-
-_NAMED = 5
+from diloco.wording import some
 
 
 class FrozenLeaves:
@@ -33,7 +33,7 @@ class FrozenLeaves:
         self._sums: dict[str, _Sum] = {}
         self._seen: dict[str, weakref.ref[Any]] = {}
         for path, leaf in leaves().items():
-            if _has_numbers(leaf) and not _is_deleted(leaf):
+            if _has_numbers(leaf) and not is_deleted(leaf):
                 self._remember(path, leaf, _sum(leaf))
 
     @without_mesh
@@ -41,7 +41,7 @@ class FrozenLeaves:
         """Raise LoopError, with the paths, if leaves have other values than in `join`."""
         changed = []
         for path, leaf in self._leaves().items():
-            if path not in self._sums or (path in self._seen and self._seen[path]() is leaf) or _is_deleted(leaf):
+            if path not in self._sums or (path in self._seen and self._seen[path]() is leaf) or is_deleted(leaf):
                 continue
             before, now = self._sums[path], _sum(leaf) if _has_numbers(leaf) else None
             # Each process sums its own part only, so sums of different shardings cannot be compared: such a leaf passes.
@@ -50,10 +50,9 @@ class FrozenLeaves:
             else:
                 self._remember(path, leaf, now)
         if changed:
-            names = ", ".join(changed[:_NAMED]) + (f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else "")
             raise LoopError(
-                f"the program changes leaves of the parameters that joined as frozen: {names}. They are exchanged with no unit, so units "
-                "would end with different models. Let `trained` select them in join; keep what changes and is no parameter, such as "
+                f"the program changes leaves of the parameters that joined as frozen: {some(changed)}. They are exchanged with no unit, so "
+                "units would end with different models. Let `trained` select them in join; keep what changes and is no parameter, such as "
                 "statistics and keys of random numbers, in the optimizer's state"
             )
 
@@ -71,10 +70,6 @@ type _Sum = tuple[Any, int]
 
 def _has_numbers(leaf: Any) -> bool:
     return isinstance(leaf, (bool, int, float, complex, jax.Array, np.ndarray, np.generic))
-
-
-def _is_deleted(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and leaf.is_deleted()
 
 
 def _sum(leaf: Any) -> _Sum:

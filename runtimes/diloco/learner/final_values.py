@@ -10,10 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from diloco.learner.store import Float32Array, ParameterStore
-from diloco.wording import plural
-
-_NAMED = 3
-"""Tensors that a complaint names."""
+from diloco.wording import some
 
 
 def changed(store: ParameterStore, names: Sequence[str], slices: Iterable[tuple[str, slice]], final: Float32Array) -> list[str]:
@@ -33,9 +30,8 @@ def changed(store: ParameterStore, names: Sequence[str], slices: Iterable[tuple[
 
 def complaint(names: Sequence[str]) -> str:
     """Return a message that says that these tensors hold other values, and what to do."""
-    more = f" and {plural(len(names) - _NAMED, 'more tensor')}" if len(names) > _NAMED else ""
     return (
-        f"the job is done, and the model no longer holds its final parameters: {', '.join(names[:_NAMED])}{more} changed after the last "
+        f"the job is done, and the model no longer holds its final parameters: {some(names, 3)} changed after the last "
         "step, so units would end with different models. Something loaded another state into the model (the best checkpoint, an average "
         "of weights) or updated it without session.step(). Leave it out, or do it after session.close()"
     )

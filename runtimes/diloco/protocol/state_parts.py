@@ -18,6 +18,8 @@ from diloco.wording import plural
 PART_ELEMENTS = 1 << 18
 """Elements of the model in one part, each with its optimizer state. With two moments it has 3 MiB, which a processor copies in a
 millisecond."""
+AS_FLOAT32 = ("float32", "bfloat16", "float16")
+"""Types whose values float32 holds exactly."""
 MOST_ARRAYS = 64
 """The most arrays of one piece of the model: the parameter, and the optimizer's arrays in its shape."""
 

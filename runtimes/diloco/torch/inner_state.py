@@ -21,7 +21,7 @@ import torch
 from diloco.algorithm.pieces import Piece, whole
 from diloco.learner.inner_state import ARRAYS, STEPS, arrays_of, names_of, steps_behind
 from diloco.learner.store import Float32Array
-from diloco.protocol.state_parts import PieceArray, StateError
+from diloco.protocol.state_parts import AS_FLOAT32, PieceArray, StateError
 from diloco.protocol.state_values import MOST_BYTES, Leaf, encode
 from diloco.torch.kept import CHOICES, ON_DEVICE, kept, shared
 from diloco.torch.masters import Masters, follow, state_of
@@ -31,8 +31,6 @@ from diloco.torch.schedules import ProgressLR
 from diloco.torch.staging import StagedTensors, Stager
 from diloco.torch.store import ModuleStore
 
-_AS_FLOAT32 = (torch.float32, torch.bfloat16, torch.float16)
-"""Types whose values float32 holds exactly."""
 _MOST_NAMES = 8
 """The most arrays of a parameter's shape that a copy may have if it is not known what the optimizer will keep."""
 
@@ -120,7 +118,7 @@ class OptimizerState:
             for key, value in sorted(state_of(self._optimizers, parameter).items()):
                 if not _is_shaped(value, parameter):
                     continue
-                if value.dtype not in _AS_FLOAT32:
+                if _name(value.dtype) not in AS_FLOAT32:
                     raise StateError(f"the optimizer's {key} of {piece.tensor} is {value.dtype}, which does not travel as float32")
                 arrays.append(PieceArray(piece, key, _name(value.dtype)))
         return arrays
@@ -178,12 +176,12 @@ class OptimizerState:
     def _dtype_of(self, array: PieceArray, parameter: torch.Tensor, names: int) -> torch.dtype:
         """Return the type in which this process keeps an array of a copy. `names`: how many arrays of this parameter have come. Raises
         StateError."""
-        if (dtype := _dtype(array.dtype)) not in _AS_FLOAT32:
+        if array.dtype not in AS_FLOAT32:
             raise StateError(f"the donor keeps {array.name} of {array.piece.tensor} as {array.dtype}, which does not travel as float32")
         if (expected := self._expected(parameter)) is None:
             if names == _MOST_NAMES:
                 raise StateError(f"the donor keeps {array.name} of {array.piece.tensor} beside {names} other arrays")
-            return dtype
+            return _dtype(array.dtype)
         own = expected.get(array.name)
         if not isinstance(own, torch.Tensor) or not _is_shaped(own, parameter):
             raise StateError(f"the optimizer keeps no {array.name} of {array.piece.tensor} here")

@@ -11,10 +11,7 @@ from typing import Any
 import torch
 
 from diloco.torch.parameters import Parameters
-from diloco.wording import plural
-
-_NAMED = 5
-"""The most parameters that an error names."""
+from diloco.wording import plural, some
 
 
 def check_optimizers(parameters: Parameters, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -77,9 +74,3 @@ class UpdateCounts:
                 self._counts[index] += 1
 
         return count
-
-
-def some(items: Sequence[str]) -> str:
-    """Join the first items to a text that also says how many more there are."""
-    more = len(items) - _NAMED
-    return ", ".join(items[:_NAMED]) + (f" and {more} more" if more > 0 else "")

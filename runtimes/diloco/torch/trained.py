@@ -18,8 +18,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from diloco.learner.leave import LoopError
-from diloco.torch.optimizers import some
 from diloco.torch.parameters import Parameters, named_parameters, shard_again
+from diloco.wording import some
 
 _VALUES = methodcaller("values")
 

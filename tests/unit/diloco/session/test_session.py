@@ -216,7 +216,7 @@ def test_a_program_that_loads_another_state_once_the_job_is_done_ends_with_an_er
 
 
 def test_the_error_names_a_few_of_many_tensors() -> None:
-    assert ": a, b, c and 2 more tensors changed" in complaint(list("abcde"))
+    assert ": a, b, c and 2 more changed" in complaint(list("abcde"))
     assert ": a, b, c changed" in complaint(list("abc"))
 
 
