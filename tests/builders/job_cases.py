@@ -489,6 +489,10 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
 ACCEPTED: dict[str, Obj] = {
     "job with parts": a_manifest(spec={"parts": [a_part("tokyo", "far"), a_part("osaka", "near")]}),
     "pools in three clusters": a_manifest(pools=[tpu_pool(), tpu_pool("a", cluster="tokyo"), gpu_pool("b", cluster="osaka")], spec=REACHED),
+    "pools of this cluster, with the empty field that clients write": a_manifest(
+        max=40, pools=[tpu_pool(cluster="", max=20), gpu_pool(cluster="", max=20)]
+    ),
+    "part whose pools have the empty field": a_manifest(pools=[tpu_pool(cluster="")], spec={"syncer": {"at": AT_HOME}}),
     "part whose quorum is of the whole job": a_manifest(min=1, quorum=5, spec={"syncer": {"at": AT_HOME}}),
     "a pool that is switched off": a_manifest(pools=[tpu_pool(max=0), gpu_pool()]),
     "two kinds of hardware": a_manifest(),

@@ -61,6 +61,8 @@ _DNS_LABEL_1123 = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _OUTSIDE = "^[a-z]([-a-z0-9]*[a-z])?$"
 # A file without a third slash would be relative to where the syncer's process happens to run.
 _URI = "self.matches('^[a-z][a-z0-9+.-]*://[^/]*/?.+') && (!self.startsWith('file:') || self.startsWith('file:///'))"
+_AWAY = "has(p.cluster) && p.cluster != ''"
+"""Whether pool `p` is in another cluster. Clients that write all fields write an empty one for this cluster."""
 _SUFFIX = "(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)"
 _QUANTITY = f"^([1-9][0-9]{{0,14}}([.][0-9]{{1,3}})?{_SUFFIX}?|0[.][0-9]{{0,2}}[1-9][0-9]{{0,2}}{_SUFFIX})$"
 
@@ -200,7 +202,7 @@ _POOL = [
         ".spares",
     ),
     ValidationRule(
-        "has(self.cluster) == has(oldSelf.cluster) && (!has(self.cluster) || self.cluster == oldSelf.cluster)",
+        "(has(self.cluster) ? self.cluster : '') == (has(oldSelf.cluster) ? oldSelf.cluster : '')",
         "cluster of a pool is immutable, because its units' names belong to one cluster; add a pool with another name",
         ".cluster",
     ),
@@ -352,18 +354,18 @@ RULES: Mapping[str, list[ValidationRule]] = {
             ".syncer.at",
         ),
         ValidationRule(
-            "!has(self.syncer.at) || self.pools.all(p, !has(p.cluster))",
+            f"!has(self.syncer.at) || !self.pools.exists(p, {_AWAY})",
             "pools[].cluster is for the job at home: a part with syncer.at runs its own pools here; remove it",
             ".pools",
         ),
         ValidationRule(
-            "self.pools.all(p, !has(p.cluster)) || (has(self.syncer.externalAddress) && self.syncer.externalAddress != '') "
+            f"!self.pools.exists(p, {_AWAY}) || (has(self.syncer.externalAddress) && self.syncer.externalAddress != '') "
             "|| has(self.syncer.loadBalancer)",
             "units of pools with cluster reach the syncer from another cluster: set syncer.externalAddress or syncer.loadBalancer",
             ".syncer",
         ),
         ValidationRule(
-            "self.pools.all(p, !has(p.cluster) || self.pools.filter(q, has(q.cluster) && q.cluster == p.cluster)"
+            f"self.pools.all(p, !({_AWAY}) || self.pools.filter(q, has(q.cluster) && q.cluster == p.cluster)"
             f".map(q, q.learners.max).sum() <= {MAX_PART_UNITS})",
             f"the pools of one cluster have at most {MAX_PART_UNITS} units together, as their certificates share one Secret; lower "
             "learners.max of these pools",
@@ -375,7 +377,7 @@ RULES: Mapping[str, list[ValidationRule]] = {
             ".parts",
         ),
         ValidationRule(
-            f"!has(self.parts) || self.parts.size() + self.pools.filter(p, has(p.cluster)).size() <= {MOST_PARTS}",
+            f"!has(self.parts) || self.parts.size() + self.pools.filter(p, {_AWAY}).size() <= {MOST_PARTS}",
             f"a job has at most {MOST_PARTS} parts: spec.parts and the pools with a cluster together; remove some",
             ".parts",
         ),
