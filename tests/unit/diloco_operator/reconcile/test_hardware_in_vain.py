@@ -131,12 +131,12 @@ def crashes(stage: Stage, times: int = 1) -> None:
 
 
 def crash_loop(stage: Stage, seconds: int) -> None:
-    """For so long: it runs for 70 s without a report, then it is killed, and waits for 230 s."""
-    for times in range(2, 2 + seconds // 300):
-        stage.advance(230)
+    """For so long: it runs for 500 s without a report, as it reads its snapshot, then it is killed, and waits for 100 s."""
+    for times in range(2, 2 + seconds // 600):
+        stage.advance(100)
         starts(stage.syncer, stage.now)
         stage.settle()
-        stage.advance(70)
+        stage.advance(500)
         stage.settle()
         crashes(stage, times)
         stage.settle()
@@ -146,10 +146,10 @@ def test_units_of_a_syncer_that_crashes_for_an_hour_give_their_hardware_back_unt
     stage = a_stage().train()
     crashes(stage)
     stage.settle()
-    crash_loop(stage, 3300)
+    crash_loop(stage, 3000)
     assert stage.states() == {"v5p-0": "Training"}, "it may come back, and the unit would have to start anew"
     assert "Learners reconnect by themselves; after 1h without it they give their hardware back" in stage.condition("Training")["message"]
-    crash_loop(stage, 300)
+    crash_loop(stage, 600)
     assert stage.states() == {"v5p-0": "Draining"}
     stage.kubelets_finish_deletions()
     stage.settle()
