@@ -9,32 +9,22 @@ Trainer, which runs without gRPC beside them.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.exchange_rig import ExchangeRig, Taxes, Workload, tax_figure
+from benchmarks.exchange_rig import ExchangeRig, RunSize, Taxes, Workload, each_run, tax_figure
 from benchmarks.figure import Figure
 
 LIMIT = 1.05
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    runs: int
-    warm_up_steps: int
-    window: float
-    """Seconds that one run measures."""
-
-
 WORKLOAD = Workload(mebibytes=4, step_seconds=0.05)
-FULL = Size(runs=3, warm_up_steps=40, window=10.0)
-SMOKE = Size(runs=1, warm_up_steps=3, window=1.0)
+FULL = RunSize(WORKLOAD, runs=3, warm_up_steps=40, window=10.0)
+SMOKE = RunSize(WORKLOAD, runs=1, warm_up_steps=3, window=1.0)
 
 
-def taxes(directory: Path, size: Size) -> Taxes:
-    with ExchangeRig(directory, WORKLOAD) as rig:
+def taxes(directory: Path, size: RunSize) -> Taxes:
+    with ExchangeRig(directory, size.workload) as rig:
         rig.start_syncer()
         rig.start_program("with", "benchmarks.trainer_learner")
         rig.start_program("bare", "benchmarks.trainer_learner", "--bare", address=rig.start_bare("-m", "benchmarks.bare_exchange"))
@@ -44,6 +34,5 @@ def taxes(directory: Path, size: Size) -> Taxes:
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
     size = SMOKE if smoke else FULL
-    with tempfile.TemporaryDirectory() as directory:
-        measured = [taxes(Path(directory) / str(run), size) for run in range(size.runs)]
+    measured = each_run(size.runs, lambda folder: taxes(folder, size))
     yield tax_figure("callback-tax", measured, LIMIT)

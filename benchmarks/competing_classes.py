@@ -19,7 +19,7 @@ from diloco_operator.fleet import Inventory, Shape
 from diloco_operator.placement import JobRequest, PoolRequest, place
 
 from benchmarks.figure import Figure
-from benchmarks.reference import pace
+from benchmarks.reference import usual_figure
 
 LIMIT_SECONDS = 1.0
 FULL, SMOKE = 5000, 60
@@ -59,7 +59,4 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
         taken.append(time.perf_counter() - begin)
         if len(placement.assigned) < count * 9 // 10:
             raise RuntimeError(f"{len(placement.assigned)} of {count} slices are used")
-    at = pace()
-    value = statistics.median(taken) * at
-    unit = f"usual s, {count} slices and units, 3 pools"
-    yield Figure("competing-classes", value, unit, LIMIT_SECONDS, value <= LIMIT_SECONDS, RUNS, {"pace": at})
+    yield usual_figure("competing-classes", statistics.median(taken), f"s, {count} slices and units, 3 pools", LIMIT_SECONDS, RUNS)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -32,6 +33,23 @@ class Workload:
         """Seconds within which processes must start and take this number of steps. Some import torch and transformers, and even a busy
         machine moves 4 MiB/s to each learner."""
         return 240.0 + self.mebibytes / 4 + 5 * steps * self.step_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class RunSize:
+    """How much a benchmark measures that watches the steps of learners."""
+
+    workload: Workload
+    runs: int
+    warm_up_steps: int
+    window: float
+    """Seconds that a run measures; with a fault, before it and after it."""
+
+
+def each_run[Result](runs: int, measure: Callable[[Path], Result]) -> list[Result]:
+    """What each of the runs has measured, in a folder of its own."""
+    with tempfile.TemporaryDirectory() as directory:
+        return [measure(Path(directory) / str(run)) for run in range(runs)]
 
 
 @dataclass(frozen=True, slots=True)

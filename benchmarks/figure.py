@@ -7,6 +7,7 @@ import math
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median
 
 from benchmarks import ROOT
 
@@ -70,6 +71,12 @@ def percentile(values: list[float], share: float) -> float:
         return math.nan
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def ratio_figure(name: str, ratios: list[float], limit: float) -> Figure:
+    """The median of the ratios of several runs, which must be at most `limit`."""
+    value = median(ratios)
+    return Figure(name, value, "ratio", limit, value <= limit, len(ratios), {"ratios": rounded(ratios, 4)})
 
 
 def rounded(values: list[float], digits: int) -> list[float]:

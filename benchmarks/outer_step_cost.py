@@ -9,15 +9,13 @@ them has the same steps, and its time is subtracted. Processor times of whole pr
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.exchange_overhead import Size
-from benchmarks.exchange_rig import ExchangeRig, Workload
+from benchmarks.exchange_rig import ExchangeRig, RunSize, Workload, each_run
 from benchmarks.figure import Figure, rounded
 from benchmarks.process_rig import durations
 from benchmarks.reference import pass_seconds
@@ -30,8 +28,8 @@ PASS_EVERY = 0.5
 """Seconds between two passes of the reference."""
 
 
-FULL = Size(Workload(mebibytes=5, step_seconds=0.036), runs=3, warm_up_steps=100, window=20.0)
-SMOKE = Size(Workload(mebibytes=5, step_seconds=0.036), runs=1, warm_up_steps=5, window=1.0)
+FULL = RunSize(Workload(mebibytes=5, step_seconds=0.036), runs=3, warm_up_steps=100, window=20.0)
+SMOKE = RunSize(Workload(mebibytes=5, step_seconds=0.036), runs=1, warm_up_steps=5, window=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def cost(directory: Path, size: Size) -> Cost:
+def cost(directory: Path, size: RunSize) -> Cost:
     with ExchangeRig(directory, size.workload, TRAINING) as rig:
         syncer = rig.start_syncer()
         learners = [rig.start_learner(unit) for unit in LEARNERS]
@@ -76,8 +74,7 @@ def cost(directory: Path, size: Size) -> Cost:
 def measure(*, smoke: bool) -> Iterator[Figure]:
     """Yield the medians of the runs."""
     size = SMOKE if smoke else FULL
-    with tempfile.TemporaryDirectory() as directory:
-        costs = [cost(Path(directory) / str(run), size) for run in range(size.runs)]
+    costs = each_run(size.runs, lambda folder: cost(folder, size))
     reference = median(cost_.reference for cost_ in costs)
     for name, limit, seconds in (
         ("outer-step-cost-syncer", SYNCER_LIMIT, [cost_.syncer for cost_ in costs]),

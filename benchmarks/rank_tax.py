@@ -9,12 +9,11 @@ third unit, which runs without gRPC beside them.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.exchange_rig import ExchangeRig, Taxes, Workload, tax_figure
+from benchmarks.exchange_rig import ExchangeRig, RunSize, Taxes, Workload, each_run, tax_figure
 from benchmarks.figure import Figure
 
 LIMIT = 1.07
@@ -22,17 +21,12 @@ RANKS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    workload: Workload
+class Size(RunSize):
     ranks: int
-    runs: int
-    warm_up_steps: int
-    window: float
-    """Seconds that one run measures."""
 
 
-FULL = Size(Workload(mebibytes=4, step_seconds=0.1), RANKS, runs=3, warm_up_steps=40, window=10.0)
-SMOKE = Size(Workload(mebibytes=4, step_seconds=0.1), 2, runs=1, warm_up_steps=5, window=1.0)
+FULL = Size(Workload(mebibytes=4, step_seconds=0.1), ranks=RANKS, runs=3, warm_up_steps=40, window=10.0)
+SMOKE = Size(Workload(mebibytes=4, step_seconds=0.1), ranks=2, runs=1, warm_up_steps=5, window=1.0)
 
 
 def taxes(directory: Path, size: Size) -> Taxes:
@@ -46,6 +40,5 @@ def taxes(directory: Path, size: Size) -> Taxes:
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
     size = SMOKE if smoke else FULL
-    with tempfile.TemporaryDirectory() as directory:
-        measured = [taxes(Path(directory) / str(run), size) for run in range(size.runs)]
+    measured = each_run(size.runs, lambda folder: taxes(folder, size))
     yield tax_figure("rank-tax", measured, LIMIT)

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from types import FunctionType
+from types import FunctionType, MappingProxyType
+
+from benchmarks.figure import Figure
 
 TURNS = 2048
 FUNCTIONS = 1024
@@ -70,6 +72,19 @@ def pace() -> float:
     """How fast this machine is now: the usual time of a pass ÷ that of one now. Milliseconds of the processor × pace are *usual
     milliseconds*, which can be compared between machines and days."""
     return USUAL_SECONDS / median(pass_seconds() for _ in range(21))
+
+
+def usual_figure(
+    name: str, value: float, unit: str, limit: float, runs: int = 1, times: Mapping[str, float] = MappingProxyType({})
+) -> Figure:
+    """A time of at most `limit`, in usual seconds or milliseconds as `unit` says. Call it right after the work: it measures the pace.
+
+    Args:
+        times: further ones for the line.
+    """
+    at = pace()
+    details = {what: time * at for what, time in times.items()} | {"pace": at}
+    return Figure(name, value * at, f"usual {unit}", limit, value * at <= limit, runs, details)
 
 
 def in_passes(measure: Callable[[], float]) -> tuple[float, float]:

@@ -8,7 +8,6 @@ the sum of these: twice the time of a bare copy of as many bytes over loopback, 
 from __future__ import annotations
 
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from statistics import median
 from builders.wire import watch
 from diloco.protocol.diloco_pb2 import Recovery, Report, UnitReport, WatchRequest
 
-from benchmarks.exchange_rig import ExchangeRig, Workload
+from benchmarks.exchange_rig import ExchangeRig, Workload, each_run
 from benchmarks.figure import Figure, rounded
 from benchmarks.process_rig import longest_after
 
@@ -113,8 +112,7 @@ def bare_copy(size: int) -> float:
 
 def figures(name: str, size: Size) -> Iterator[Figure]:
     """Yield both figures, as medians of the runs."""
-    with tempfile.TemporaryDirectory() as directory:
-        runs = [one_run(Path(directory) / str(number), size) for number in range(size.runs)]
+    runs = each_run(size.runs, lambda folder: one_run(folder, size))
     phases = {
         phase: round(median(getattr(run.recovery, f"{phase}_seconds") for run in runs), 3)
         for phase in ("start", "parameters", "donor", "wait", "copy", "first_step")

@@ -7,7 +7,6 @@ again. The value is the time from the kill until both units have taken a first s
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from statistics import median
 from builders.wire import watch
 from diloco.protocol.diloco_pb2 import Recovery, WatchRequest
 
-from benchmarks.exchange_rig import ExchangeRig, Workload
+from benchmarks.exchange_rig import ExchangeRig, Workload, each_run
 from benchmarks.figure import Figure, rounded
 
 LIMIT = 2.0
@@ -108,8 +107,7 @@ def recoveries(rig: ExchangeRig) -> list[Recovery]:
 def figure(name: str, size: Size) -> Figure:
     """The median of the runs."""
     draw = random.Random(size.mebibytes)
-    with tempfile.TemporaryDirectory() as directory:
-        runs = [one_run(Path(directory) / str(number), size, draw) for number in range(size.runs)]
+    runs = each_run(size.runs, lambda folder: one_run(folder, size, draw))
     value = median(run.ratio for run in runs)
     details = {
         "ratios": rounded([run.ratio for run in runs], 3),

@@ -16,7 +16,7 @@ from builders.nodes import a_tpu_slice, an_inventory
 from diloco_operator.fleet import Inventory, NodeView, Shape, project_node
 
 from benchmarks.figure import Figure
-from benchmarks.reference import pace
+from benchmarks.reference import usual_figure
 
 LIMIT_MS = 50.0
 
@@ -54,7 +54,4 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
     shape = Shape("tpu-v5p", size.topology, 4, size.hosts)
     gc.collect()
     taken = statistics.median(flip(inventory, shape, down, up) for _ in range(size.runs)) * 1000
-    at = pace()
-    value = taken * at
-    unit = f"usual ms for {size.hosts} hosts, there and back"
-    yield Figure("slice-flip", value, unit, LIMIT_MS, value <= LIMIT_MS, size.runs, {"pace": at})
+    yield usual_figure("slice-flip", taken, f"ms for {size.hosts} hosts, there and back", LIMIT_MS, size.runs)

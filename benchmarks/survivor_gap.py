@@ -7,15 +7,12 @@ window and what follows.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
-from benchmarks.exchange_rig import ExchangeRig, Workload
-from benchmarks.figure import Figure, rounded
+from benchmarks.exchange_rig import ExchangeRig, RunSize, Workload, each_run
+from benchmarks.figure import Figure, ratio_figure
 from benchmarks.process_rig import longest_after
 
 LIMIT = 1.2
@@ -23,20 +20,11 @@ VICTIM = "u-0"
 SURVIVORS = ("u-1", "u-2", "u-3")
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    workload: Workload
-    runs: int
-    warm_up_steps: int
-    window: float
-    """Seconds before and after the kill. In full size longer than the keepalive and the reconnect window."""
+FULL = RunSize(Workload(mebibytes=1, step_seconds=0.05), runs=5, warm_up_steps=60, window=8.0)
+SMOKE = RunSize(Workload(mebibytes=1, step_seconds=0.05), runs=1, warm_up_steps=5, window=1.0)
 
 
-FULL = Size(Workload(mebibytes=1, step_seconds=0.05), runs=5, warm_up_steps=60, window=8.0)
-SMOKE = Size(Workload(mebibytes=1, step_seconds=0.05), runs=1, warm_up_steps=5, window=1.0)
-
-
-def worst_ratio(directory: Path, size: Size) -> float:
+def worst_ratio(directory: Path, size: RunSize) -> float:
     """The ratio of the survivor that was delayed most, in one run."""
     with ExchangeRig(directory, size.workload) as rig:
         rig.start_syncer()
@@ -54,12 +42,10 @@ def worst_ratio(directory: Path, size: Size) -> float:
     return max(longest_after(ends, killed - size.window, killed, end) for ends in steps)
 
 
-def figure(name: str, size: Size) -> Figure:
+def figure(name: str, size: RunSize) -> Figure:
     """The median of the runs."""
-    with tempfile.TemporaryDirectory() as directory:
-        ratios = [worst_ratio(Path(directory) / str(run), size) for run in range(size.runs)]
-    value = median(ratios)
-    return Figure(name, value, "ratio", LIMIT, value <= LIMIT, size.runs, {"ratios": rounded(ratios, 4)})
+    ratios = each_run(size.runs, lambda folder: worst_ratio(folder, size))
+    return ratio_figure(name, ratios, LIMIT)
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:

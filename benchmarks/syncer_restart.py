@@ -7,17 +7,15 @@ merges: those on the tape at the kill that are missing later, and later ones tha
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from diloco.tape.segments import FOLDER, heads
 
-from benchmarks.exchange_rig import ExchangeRig, Workload
-from benchmarks.figure import Figure, rounded
+from benchmarks.exchange_rig import ExchangeRig, RunSize, Workload, each_run
+from benchmarks.figure import Figure, ratio_figure
 from benchmarks.process_rig import longest_after
 
 LIMIT = 1.2
@@ -25,12 +23,7 @@ UNITS = ("u-0", "u-1", "u-2")
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    workload: Workload
-    runs: int
-    warm_up_steps: int
-    window: float
-    """Seconds before and after the kill."""
+class Size(RunSize):
     away: float
     """Seconds without a syncer."""
 
@@ -85,11 +78,9 @@ def one_run(directory: Path, size: Size) -> tuple[float, int, int]:
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
     size = SMOKE if smoke else FULL
-    with tempfile.TemporaryDirectory() as directory:
-        runs = [one_run(Path(directory) / str(run), size) for run in range(size.runs)]
+    runs = each_run(size.runs, lambda folder: one_run(folder, size))
     ratios = [ratio for ratio, _, _ in runs]
-    value = median(ratios)
-    yield Figure("syncer-restart", value, "ratio", LIMIT, value <= LIMIT, size.runs, {"ratios": rounded(ratios, 4)})
+    yield ratio_figure("syncer-restart", ratios, LIMIT)
     total = float(sum(wrong for _, wrong, _ in runs))
     yield Figure(
         "syncer-restart-lost", total, "merges", 0.0, total <= 0.0, size.runs, {"merges_at_the_kill": [count for _, _, count in runs]}

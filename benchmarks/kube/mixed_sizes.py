@@ -23,7 +23,7 @@ from diloco_operator.kube.client import Obj
 from benchmarks.figure import Figure, percentile
 from benchmarks.kube.noisy_neighbour import Neighbour
 from benchmarks.kube.rig import Rig, job, rig, side_by_side, watching
-from benchmarks.reference import pace
+from benchmarks.reference import usual_figure
 from benchmarks.simulated_cluster import STEPS
 
 LIMIT = 1000.0
@@ -98,14 +98,10 @@ async def waits(size: Size) -> tuple[list[float], list[float]]:
 def measure(*, smoke: bool) -> Iterator[Figure]:
     size = SMOKE if smoke else FULL
     calm, during = asyncio.run(waits(size))
-    at = pace()
-    calm, during = ([ms * at for ms in waited] for waited in (calm, during))
-    details = {
+    times = {
         "calm_p50_ms": percentile(calm, 0.5),
         "calm_longest_ms": max(calm),
         "p50_ms": percentile(during, 0.5),
         "p99_ms": percentile(during, 0.99),
-        "pace": at,
     }
-    unit = f"usual ms, the longest of {len(during)} waits"
-    yield Figure("mixed-sizes", max(during), unit, LIMIT, max(during) <= LIMIT, 1, details)
+    yield usual_figure("mixed-sizes", max(during), f"ms, the longest of {len(during)} waits", LIMIT, times=times)

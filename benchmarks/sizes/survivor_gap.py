@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.exchange_rig import Workload
+from benchmarks.exchange_rig import RunSize, Workload
 from benchmarks.figure import Figure
-from benchmarks.survivor_gap import SMOKE, Size, figure
+from benchmarks.survivor_gap import SMOKE, figure
 
 FULL = {
-    "survivor-gap-64MiB": Size(Workload(mebibytes=64, step_seconds=0.05), runs=5, warm_up_steps=60, window=8.0),
-    "survivor-gap-1GiB": Size(Workload(mebibytes=1024, step_seconds=0.5), runs=3, warm_up_steps=48, window=24.0),
+    "survivor-gap-64MiB": RunSize(Workload(mebibytes=64, step_seconds=0.05), runs=5, warm_up_steps=60, window=8.0),
+    "survivor-gap-1GiB": RunSize(Workload(mebibytes=1024, step_seconds=0.5), runs=3, warm_up_steps=48, window=24.0),
 }
 """Each window covers a cycle of 24 steps, in which every fragment is exchanged once."""
 

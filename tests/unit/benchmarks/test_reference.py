@@ -50,3 +50,9 @@ def test_a_measurement_is_divided_by_the_pass_after_it(monkeypatch: pytest.Monke
 def test_the_pace_is_a_half_on_a_machine_that_takes_twice_the_usual_time_for_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "pass_seconds", lambda: 2 * reference.USUAL_SECONDS)
     assert reference.pace() == pytest.approx(0.5)
+
+
+def test_the_times_of_a_usual_figure_are_those_that_the_usual_machine_would_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "pace", lambda: 0.5)
+    slow = reference.usual_figure("f", 60.0, "ms", 50.0, times={"wall_ms": 80.0})
+    assert (slow.value, slow.unit, slow.within, slow.details) == (30.0, "usual ms", True, {"wall_ms": 40.0, "pace": 0.5})
