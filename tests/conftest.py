@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from builders.control_plane import CLIENTS, PLANE, ControlPlane, missing_programs, provide_programs, start
+from builders.control_plane import CLIENTS, PLANE, ControlPlane, missing_programs, provide_programs
 from builders.exploration import XLA_FLAGS, examples
 from builders.process_logs import last_lines
 from hypothesis import settings
@@ -104,5 +104,5 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
     """A real control plane that all tests share which ask for it, one after the other. Each uses its own namespace and removes the nodes it
     added. One that restarts a program leaves it ready. None installs the chart or removes the CRD: such tests start their own, and say why.
     """
-    with start(tmp_path_factory.mktemp("control-plane"), audit=True) as plane:
+    with ControlPlane(tmp_path_factory.mktemp("control-plane"), audit=True) as plane:
         yield plane

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from builders.control_plane import ControlPlane, start
+from builders.control_plane import ControlPlane
 from builders.grown_nodes import grown_nodes, in_background
 from builders.karpenter import MADE_BY_KARPENTER, Karpenter, Machine, karpenter
 from diloco_operator.api import names
@@ -88,7 +88,7 @@ async def growing_rig(machines: Sequence[Machine], *, volumes: int) -> AsyncIter
     it."""
     folder = Path(tempfile.mkdtemp(prefix="diloco-bench-"))
     try:
-        with start(folder / "plane") as plane, karpenter(plane, folder / "karpenter", machines) as autoscaler:
+        with ControlPlane(folder / "plane") as plane, karpenter(plane, folder / "karpenter", machines) as autoscaler:
             plane.install_crd()
             plane.add_node("cpu-0")
             plane.provide_volumes(folder / "volumes", volumes, size="1Ti")

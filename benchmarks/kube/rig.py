@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from builders.child_processes import die_with_parent
-from builders.control_plane import ControlPlane, start
+from builders.control_plane import ControlPlane
 from builders.jobs import JobBuilder
 from builders.operator_process import OperatorReplica, replica
 from builders.pods import ended_status, running_status
@@ -176,7 +176,7 @@ async def rig(*api_server_args: str) -> AsyncIterator[Rig]:
     try:
         # This admission plugin gives new nodes the taint not-ready, and the controller that would remove the taint does not run.
         untainted = ("--disable-admission-plugins=TaintNodesByCondition",)
-        with start(folder, controllers=False, scheduler=False, api_server_args=(*untainted, *api_server_args)) as plane:
+        with ControlPlane(folder, controllers=False, scheduler=False, api_server_args=(*untainted, *api_server_args)) as plane:
             plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
             plane.wait_until_established("dilocojobs.diloco.dev")
             async with RestClient.connect(load_config(str(plane.kubeconfig))) as client:

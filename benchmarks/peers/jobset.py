@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 from builders.companion import Companion, is_ready
-from builders.control_plane import PROGRAMS, ControlPlane, provide_programs, start
+from builders.control_plane import PROGRAMS, ControlPlane, provide_programs
 from builders.ports import held_port
 from diloco_operator.api import names
 from diloco_operator.kube.client import Client, Obj, Resource
@@ -132,7 +132,7 @@ async def theirs(size: Size) -> tuple[list[float], list[int]]:
     units, hosts = size.ours.units, blast_radius.HOSTS
     with (
         tempfile.TemporaryDirectory() as directory,
-        start(Path(directory) / "plane", scheduler=False) as plane,
+        ControlPlane(Path(directory) / "plane", scheduler=False) as plane,
         controller(plane, Path(directory) / "jobset"),
     ):
         async with RestClient.connect(load_config(str(plane.kubeconfig))) as client:

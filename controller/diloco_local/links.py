@@ -13,7 +13,7 @@ import contextlib
 import math
 import socket
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -23,6 +23,8 @@ _PIECES = 4096
 """The most pieces of a connection that are on their way in one direction: 64 MiB."""
 _BUFFER = 64 << 10
 """Bytes that the kernel buffers for a relay. Few, because large buffers would hide how narrow the link is."""
+_SEGMENT = 1448
+"""Bytes of the largest TCP segment of a relay."""
 _TIMEOUT = 120.0
 """Seconds to wait for the thread of the relays, which answers at once unless it is broken."""
 _LATE = 0.05
@@ -72,10 +74,11 @@ class Link:
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
 
-    def relay(self, target: str, listen: str = "127.0.0.1:0") -> str:
-        """Carry connections from the address `listen` to `target` from now on. Both are `host:port`. Returns where it listens. Raises
-        OSError if that is taken."""
-        return _result(self._loop, self._listen(_parsed(target), _parsed(listen)))
+    def relay(self, target: str | Callable[[], str | None], listen: str = "127.0.0.1:0") -> str:
+        """Carry connections from the address `listen` to `target` from now on. Both are `host:port`. A function is asked for each
+        connection, in another thread; the connection ends if there is no target. Returns where it listens. Raises OSError if that is
+        taken."""
+        return _result(self._loop, self._listen(target if callable(target) else lambda: target, _parsed(listen)))
 
     def cut(self) -> None:
         """Break all connections, and refuse new ones until `heal`."""
@@ -96,7 +99,7 @@ class Link:
         for connection in self._connections:
             connection.cancel()
 
-    async def _listen(self, target: tuple[str, int], listen: tuple[str, int]) -> str:
+    async def _listen(self, target: Callable[[], str | None], listen: tuple[str, int]) -> str:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await self._accept(reader, writer, target)
 
@@ -106,13 +109,13 @@ class Link:
         self._servers.append(await asyncio.start_server(accept, sock=listener, limit=_PIECE))
         return "{}:{}".format(*listener.getsockname())
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: tuple[str, int]) -> None:
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: Callable[[], str | None]) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
         try:
-            if not self._cut:
-                await self._connect(reader, writer, target)
+            if not self._cut and (address := await asyncio.to_thread(target)) is not None:
+                await self._connect(reader, writer, _parsed(address))
         except* OSError:
             pass  # the connection ends for both sides
         except* asyncio.CancelledError:
@@ -200,5 +203,7 @@ def _parsed(address: str) -> tuple[str, int]:
 
 
 def _small_buffer(made: socket.socket) -> socket.socket:
+    # As on a real network. A segment of loopback has 64 KiB, more than the buffer takes: the kernel would hold each back for 40 to 200 ms.
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, _SEGMENT)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER // 2)  # the kernel doubles it
     return made

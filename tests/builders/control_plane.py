@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import concurrent.futures
-import contextlib
 import ctypes
 import datetime
 import ipaddress
@@ -24,9 +23,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from builders.ports import held_port
 from cryptography import x509
@@ -230,7 +229,14 @@ def _write_private(path: Path, content: bytes) -> None:
 
 # --- the plane --------------------------------------------------------------------------------------------------------
 class ControlPlane:
-    """A control plane that runs. Made by `start`."""
+    """A control plane of one's own, in `folder` (logs, keys, etcd's data), which runs for as long as the context is open.
+
+    `controllers`, `scheduler`: whether these programs run. `audit`: keep the log that `audit_events` reads. `bind_address`: where
+    the API server listens. `addresses`: further ones by which it is reached, for its certificate. `node_grace`: how long a node may be
+    silent before it counts as lost; long, since simulated nodes are silent. `…_args`: further arguments of the programs.
+
+    Raises `ControlPlaneError` when a program is missing or does not come up.
+    """
 
     def __init__(
         self,
@@ -326,6 +332,17 @@ class ControlPlane:
         return [f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0", "--kube-api-qps=1000", "--kube-api-burst=2000"]
 
     # --- life ---
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
     def _start(self) -> None:
         for name in ("etcd", "kube-apiserver"):
             self._programs[name].start()
@@ -661,44 +678,3 @@ class ControlPlane:
                 "hostPath": {"path": str(path)},
             }
             self.request("POST", "/api/v1/persistentvolumes", {"metadata": {"name": f"{prefix}-{index}"}, "spec": spec})
-
-
-@contextlib.contextmanager
-def start(
-    folder: Path,
-    *,
-    controllers: bool = True,
-    scheduler: bool = True,
-    audit: bool = False,
-    bind_address: str = "127.0.0.1",
-    addresses: Sequence[str] = (),
-    node_grace: str = "24h",
-    api_server_args: Sequence[str] = (),
-    controller_args: Sequence[str] = (),
-    scheduler_args: Sequence[str] = (),
-) -> Iterator[ControlPlane]:
-    """A control plane of one's own, in `folder` (logs, keys, etcd's data), for as long as the context is open.
-
-    `controllers`, `scheduler`: whether these programs run. `audit`: keep the log that `audit_events` reads. `bind_address`: where
-    the API server listens. `addresses`: further ones by which it is reached, for its certificate. `node_grace`: how long a node may be
-    silent before it counts as lost; long, since simulated nodes are silent. `…_args`: further arguments of the programs.
-
-    Raises `ControlPlaneError` when a program is missing or does not come up.
-    """
-    plane = ControlPlane(
-        folder,
-        controllers=controllers,
-        scheduler=scheduler,
-        audit=audit,
-        bind_address=bind_address,
-        addresses=addresses,
-        node_grace=node_grace,
-        api_server_args=api_server_args,
-        controller_args=controller_args,
-        scheduler_args=scheduler_args,
-    )
-    try:
-        plane._start()
-        yield plane
-    finally:
-        plane._stop()

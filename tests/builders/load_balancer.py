@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from builders.control_plane import ControlPlane
 from builders.jobs import Obj
 from builders.local_jobs import PROGRAM
 from diloco import contract
+from diloco_local.links import Link, Links
 from diloco_operator.api.names import ANNOTATION_ADDRESS, COMPONENT_SYNCER, LABEL_COMPONENT, LABEL_JOB
 
 LAUNCH = str(Path(sys.executable).parent / "diloco-launch")
@@ -34,75 +33,17 @@ def syncer_of(plane: ControlPlane, job: str) -> Callable[[], str | None]:
     return find
 
 
-class LoadBalancer:
-    """What a cloud puts before the syncer: an address of its own, from which bytes go to the syncer's pod and back. `target`: where that is
-    now; None: no pod has an address, and connections are closed."""
-
-    def __init__(self, target: Callable[[], str | None]) -> None:
-        self._target = target
-        self._sockets: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.2", 0))
-        self.address = "{}:{}".format(*self._listener.getsockname())
-        self._cut = False
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        for each in [self._listener, *self._sockets]:
-            _end(each)
-
-    def cut(self) -> None:
-        """End all connections, and let none through until `mend`."""
-        self._cut = True
-        for each in [*self._sockets]:
-            _end(each)
-
-    def mend(self) -> None:
-        self._cut = False
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            self._sockets.append(near)
-            threading.Thread(target=self._connect, args=(near,), daemon=True).start()
-
-    def _connect(self, near: socket.socket) -> None:
-        try:
-            host = self._target() if not self._cut else None
-            far = socket.create_connection((host, contract.SYNCER_PORT)) if host is not None else None
-        except OSError:  # its program does not listen yet, or not any more
-            far = None
-        if far is None:
-            near.close()
-            return
-        self._sockets.append(far)
-        for source, drain in ((near, far), (far, near)):
-            threading.Thread(target=self._pass, args=(source, drain), daemon=True).start()
-
-    def _pass(self, source: socket.socket, drain: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while piece := source.recv(65536):
-                drain.sendall(piece)
-        for each in (source, drain):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-
-def _end(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-    connection.close()
-
-
 @contextlib.contextmanager
-def load_balancer(target: Callable[[], str | None]) -> Iterator[LoadBalancer]:
-    made = LoadBalancer(target)
-    try:
-        yield made
-    finally:
-        made.close()
+def load_balancer(pod: Callable[[], str | None]) -> Iterator[tuple[str, Link]]:
+    """What a cloud puts before the syncer: an address of its own, and the link from there to the pod."""
+
+    def target() -> str | None:
+        host = pod()
+        return None if host is None else f"{host}:{contract.SYNCER_PORT}"
+
+    with Links() as links:
+        link = links.add()
+        yield link.relay(target, "127.0.0.2:0"), link
 
 
 @contextlib.contextmanager

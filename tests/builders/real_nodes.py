@@ -146,7 +146,7 @@ def real_cluster(kinds: Mapping[str, Kind], images: Mapping[str, Sequence[Image]
     """One node for every kind, by name, each with its images. Ends with the sandbox, except for the control plane."""
     folder = scratch()
     control_plane.provide_programs((*control_plane.PLANE, *control_plane.CLIENTS, "kubelet", "coredns"))
-    with control_plane.start(
+    with control_plane.ControlPlane(
         folder / "plane", node_grace=NODE_GRACE, api_server_args=["--kubelet-preferred-address-types=InternalIP"]
     ) as plane:
         network.start_forwarder(_SERVICE_ADDRESS, 443, int(plane.url.rpartition(":")[2]))

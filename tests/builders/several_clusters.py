@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builders.control_plane import ControlPlane, start
+from builders.control_plane import ControlPlane
 from builders.documents import fences
 from builders.exchange import until
 from builders.kube_jobs import KubeCluster, install_chart, kube_cluster, operator
-from builders.load_balancer import LoadBalancer, a_plain_process, load_balancer, syncer_of
+from builders.load_balancer import a_plain_process, load_balancer, syncer_of
 from builders.local import WAIT_SECONDS, is_true
 from builders.local_jobs import a_fleet, a_quadratic_job
 from builders.operator_process import OperatorReplica
+from diloco_local.links import Link
 from diloco_operator.reconcile.observe.part_secret import project_part_secret
 from diloco_operator.report import Report, UnitPhase
 from diloco_operator.telemetry.endpoint import Endpoint
@@ -37,7 +38,7 @@ STEP_MS: dict[str, object] = {"QUADRATIC_STEP_MS": "50"}
 class SeveralClusters:
     folder: Path
     planes: Mapping[str, ControlPlane]
-    link: LoadBalancer
+    link: Link
     """By what all other clusters reach the syncer."""
     clusters: dict[str, KubeCluster] = field(default_factory=dict)
     kubeconfigs: Mapping[str, Path] = field(default_factory=dict)
@@ -61,7 +62,7 @@ class SeveralClusters:
         return {
             "home's API server": (home.stop_api_server, home.start_api_server),
             f"{part}'s API server": (there.stop_api_server, there.start_api_server),
-            LINK: (self.link.cut, self.link.mend),
+            LINK: (self.link.cut, self.link.heal),
             "home's operator": (lambda: self.kill_operator(HOME), lambda: self.start_operator(HOME)),
             f"{part}'s operator": (lambda: self.kill_operator(part), lambda: self.start_operator(part)),
         }
@@ -145,13 +146,13 @@ async def several_clusters(
     with contextlib.ExitStack() as stack:
         for name in units:
             (folder / name).mkdir()
-        planes = {name: stack.enter_context(start(folder / f"plane-{name}")) for name in units}
+        planes = {name: stack.enter_context(ControlPlane(folder / f"plane-{name}")) for name in units}
         others = [name for name in units if name != HOME]
         known = [{"name": name, "secretName": name, "namespaces": {"default": "default"}} for name in others]
         for name, plane in planes.items():
             install_chart(plane, clusters=known if name == HOME else (), progressInterval="500ms")
             plane.kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=180s")
-        link = stack.enter_context(load_balancer(syncer_of(planes[HOME], "quad")))
+        address, link = stack.enter_context(load_balancer(syncer_of(planes[HOME], "quad")))
         scene = SeveralClusters(folder, planes, link, kubeconfigs={name: kubeconfig_of_home(planes[name]) for name in others})
         async with contextlib.AsyncExitStack() as nodes:
             for name, count in units.items():
@@ -160,7 +161,7 @@ async def several_clusters(
             stack.enter_context(_stopping(scene, list(units)))
             for name in units:
                 scene.start_operator(name)
-            await scene.home.apply(a_job_over(units, link, environment))
+            await scene.home.apply(a_job_over(units, address, environment))
             await scene.home.job("quad", all_contribute(sum(units.values())))
             yield scene
 
@@ -175,12 +176,12 @@ def _stopping(scene: SeveralClusters, clusters: Sequence[str]) -> Iterator[None]
                 scene.kill_operator(name)
 
 
-def a_job_over(units: Mapping[str, int], link: LoadBalancer, environment: Mapping[str, object]) -> Obj:
+def a_job_over(units: Mapping[str, int], address: str, environment: Mapping[str, object]) -> Obj:
     job = a_quadratic_job(units={"v5p": units[HOME]}, steps=1_000_000, environment=dict(environment))
     [pool] = job["spec"]["pools"]
     job["spec"]["pools"] += [
         {**pool, "name": f"at-{name}", "cluster": name, "learners": {"max": count}} for name, count in units.items() if name != HOME
     ]
     job["spec"]["learners"] = {**job["spec"]["learners"], "max": sum(units.values()), "outside": ["finisher"]}
-    job["spec"]["syncer"] = {"externalAddress": link.address}
+    job["spec"]["syncer"] = {"externalAddress": address}
     return job

@@ -1,11 +1,10 @@
-"""A TCP relay on loopback that can be slow, or fall silent: its connections then stay open and nothing comes through, as when a firewall
-forgets them."""
+"""A TCP relay on loopback that can fall silent: its connections then stay open and nothing comes through, as when a firewall forgets them.
+`diloco_local.links` has one that is slow, or breaks its connections."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import AsyncIterator
 
 
@@ -21,10 +20,6 @@ class Link:
         self.port = 0
         self.dropped = 0
         """Bytes that came over silenced connections and went nowhere."""
-        self.rate = math.inf
-        """Bytes a second that it carries to the address."""
-        self.carried = 0
-        """Bytes that are on their way there: read, and not passed on yet."""
 
     def silence(self) -> None:
         """Over the connections of now nothing comes any more, in either direction, ever; nor over later ones that begin before `heal`."""
@@ -53,23 +48,16 @@ class Link:
             self._silenced |= {writer, far_writer}
         try:
             async with asyncio.TaskGroup() as both:
-                both.create_task(self._relay(self._slowed(reader), far_writer))
-                both.create_task(self._relay(_read(far_reader), writer))
+                both.create_task(self._relay(reader, far_writer))
+                both.create_task(self._relay(far_reader, writer))
         finally:
             for end in (writer, far_writer):
                 self._ends.discard(end)
                 end.close()
 
-    async def _slowed(self, reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-        async for data in _read(reader):
-            self.carried = len(data)
-            await asyncio.sleep(len(data) / self.rate)
-            self.carried = 0
-            yield data
-
-    async def _relay(self, read: AsyncIterator[bytes], writer: asyncio.StreamWriter) -> None:
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
-            async for data in read:
+            while data := await reader.read(65536):
                 if writer in self._silenced:
                     self.dropped += len(data)
                 else:
@@ -81,11 +69,6 @@ class Link:
     def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
-
-
-async def _read(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    while data := await reader.read(65536):
-        yield data
 
 
 @contextlib.asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from builders.control_plane import ControlPlane, start
+from builders.control_plane import ControlPlane
 from builders.kube_jobs import install_chart
 
 
@@ -14,7 +14,7 @@ def jobs_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlan
     """Run a plane for tests of jobs alone: the chart is in it, its API server is stopped, and nodes fail. These count as lost after 25 s,
     which is half of the usual time and more than two heartbeats. Tests that use it are in the xdist group "many-learners", so one process
     has it."""
-    with start(tmp_path_factory.mktemp("jobs-plane"), audit=True, node_grace="25s") as running:
+    with ControlPlane(tmp_path_factory.mktemp("jobs-plane"), audit=True, node_grace="25s") as running:
         install_chart(running, progressInterval="500ms", deadNodeForceDelete="1s")
         yield running
 

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from builders.chart import CHART, NAMESPACE, RELEASE
 from builders.contended_slices import learners, status
-from builders.control_plane import ON_LATE, ROOT, ControlPlane, RequestFailed, start
+from builders.control_plane import ON_LATE, ROOT, ControlPlane, RequestFailed
 from builders.jobs import Obj, a_manifest, gpu_pool, tpu_pool
 from builders.nodes import a_gpu_node, a_node, a_tpu_slice
 from builders.operator_process import OperatorReplica, replica, wait_for
@@ -278,7 +278,7 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
     """Its Services have IPv6 addresses alone. The chart is in it. The operator is a process beside it, with the chart's rights."""
     folder = tmp_path_factory.mktemp("clusters")
     ipv6 = ("--service-cluster-ip-range=fd00:10:96::/112", "--advertise-address=fd00:10::1")
-    with start(folder / "plane", api_server_args=ipv6) as plane:
+    with ControlPlane(folder / "plane", api_server_args=ipv6) as plane:
         spaces = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace(kind), "labels": kind.labels}} for kind in KINDS]
         plane.kubectl("apply", "-f", "-", input=as_list(spaces))
         chart(plane, "install", {})

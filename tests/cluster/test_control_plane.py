@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.control_plane import ROOT, CommandFailed, ControlPlane, ControlPlaneError, RequestFailed, start
+from builders.control_plane import ROOT, CommandFailed, ControlPlane, ControlPlaneError, RequestFailed
 
 LIMIT_SECONDS = 180
 """A limit for defects, not an expectation."""
@@ -118,18 +118,18 @@ def test_a_refused_request_says_what_was_asked(control_plane: ControlPlane) -> N
 def test_a_program_that_ends_early_is_named_with_its_last_words(tmp_path: Path) -> None:
     with (
         pytest.raises(ControlPlaneError, match=r"(?s)kube-apiserver ended with 1.*unknown flag: --no-such-flag"),
-        start(tmp_path, controllers=False, scheduler=False, api_server_args=["--no-such-flag"]),
+        ControlPlane(tmp_path, controllers=False, scheduler=False, api_server_args=["--no-such-flag"]),
     ):
         pass
 
 
 STARTS_IN_A_THREAD_THAT_ENDS = """
 import contextlib, pathlib, sys, threading
-from builders.control_plane import start
+from builders.control_plane import ControlPlane
 stack = contextlib.ExitStack()
 planes = []
 def run():
-    planes.append(stack.enter_context(start(pathlib.Path(sys.argv[1]), controllers=False, scheduler=False)))
+    planes.append(stack.enter_context(ControlPlane(pathlib.Path(sys.argv[1]), controllers=False, scheduler=False)))
 thread = threading.Thread(target=run)
 thread.start()
 thread.join()

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
-from builders.control_plane import start
+from builders.control_plane import ControlPlane
 from builders.document_reader import LONG, a_checkout, environment_of, last, make_small, reading
 from builders.kube_jobs import nodes_command
 from builders.nodes import a_fleet_node
@@ -27,7 +27,7 @@ def test_the_chart_is_installed_shared_upgraded_and_removed_as_the_documents_say
     fleet = [a_fleet_node(f"cpu-{index}", cpu=4, memory="16Gi", pods=110, taints=[simulated]) for index in range(3)]
     with contextlib.ExitStack() as stack:
         # Of its own: the documents install and remove the chart with its CRD and namespaces for the whole cluster.
-        plane = stack.enter_context(start(tmp_path / "plane", node_grace="50s"))
+        plane = stack.enter_context(ControlPlane(tmp_path / "plane", node_grace="50s"))
         stack.enter_context(system_node(plane, tmp_path / "system"))
         stack.enter_context(nodes_command(tmp_path / "nodes", plane.kubeconfig, fleet))
         reader = stack.enter_context(reading("chart", tmp_path, environment_of(plane, activated=True)))
@@ -69,7 +69,7 @@ def test_a_job_lives_on_simulated_nodes_from_its_start_to_its_deletion_as_the_do
     make_small(checkout, "quickstart.yaml", LONG, QUADRATIC_STEP_MS="50", QUADRATIC_CRASH_AT_STEP="10", QUADRATIC_CRASH_UNIT="h100-0")
     with contextlib.ExitStack() as stack:
         # Of its own: the documents install the CRD, and their operator and nodes are for the whole cluster.
-        plane = stack.enter_context(start(tmp_path / "plane", node_grace="50s"))
+        plane = stack.enter_context(ControlPlane(tmp_path / "plane", node_grace="50s"))
         reader = stack.enter_context(reading("simulated nodes", tmp_path, environment_of(plane, activated=False)))
         guide = "CONTRIBUTING.md#a-cluster-of-simulated-nodes"
         reader.type(guide, {"kubectl get dlj --watch": "bytes-lm"})

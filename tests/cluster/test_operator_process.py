@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from builders.chart import NAMESPACE, of_kind, render
-from builders.control_plane import CRD, ControlPlane, start
+from builders.control_plane import CRD, ControlPlane
 from builders.jobs import a_manifest, cpu_pool
 from builders.operator_process import OperatorReplica, replica, wait_for
 from diloco_operator.api import names
@@ -114,7 +114,7 @@ def test_a_job_says_that_the_operator_lacks_the_kubeconfig_of_a_cluster_and_all_
 def test_it_waits_for_a_definition_that_has_what_it_needs(tmp_path: Path) -> None:
     """Missing, then of an older version, then right: one process, that says what is wrong and goes on by itself."""
     with (
-        start(tmp_path / "plane", controllers=False, scheduler=False) as plane,
+        ControlPlane(tmp_path / "plane", controllers=False, scheduler=False) as plane,
         replica(tmp_path, "operator", plane.kubeconfig) as operator,
     ):
         operator.wait_said("has no CustomResourceDefinition dilocojobs.diloco.dev")

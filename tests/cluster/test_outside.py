@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.control_plane import ControlPlane, start
+from builders.control_plane import ControlPlane
 from builders.kube_jobs import KubeCluster, kube_cluster, nodes_command, operator
 from builders.load_balancer import a_plain_process, check_tokens, load_balancer, syncer_of
 from builders.local import WAIT_SECONDS, has_phase, is_true, wait_for
@@ -68,15 +68,15 @@ async def test_learners_of_two_clusters_and_of_none_train_one_job(jobs_plane: Co
     def bundle_of(learner: str) -> Path:
         folder = tmp_path / learner
         said = jobs_plane.kubectl("diloco", "join-bundle", "quad", learner, "--output", str(folder)).stdout
-        assert said.startswith(f"{folder}: joins quad at {balancer.address}; its certificate is good until 20")
+        assert said.startswith(f"{folder}: joins quad at {address}; its certificate is good until 20")
         return folder
 
     job = a_quadratic_job(units={"v5p": 1}, steps=1_000_000, environment=STEP_MS)
     job["spec"]["learners"]["outside"] = ["lab", "osaka", "tokyo"]
     with contextlib.ExitStack() as stack:
-        balancer = stack.enter_context(load_balancer(syncer_of(jobs_plane, "quad")))
-        other = stack.enter_context(start(tmp_path / "other"))
-        job["spec"]["syncer"] = {"externalAddress": balancer.address}
+        address, _ = stack.enter_context(load_balancer(syncer_of(jobs_plane, "quad")))
+        other = stack.enter_context(ControlPlane(tmp_path / "other"))
+        job["spec"]["syncer"] = {"externalAddress": address}
         async with kube_cluster(jobs_plane, tmp_path / "first", a_fleet(tpus=1, gpus=0)) as cluster:
             stack.enter_context(operator(jobs_plane, tmp_path))
             await cluster.apply(job)

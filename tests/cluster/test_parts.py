@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from builders.control_plane import ControlPlane, start
+from builders.control_plane import ControlPlane
 from builders.kube_jobs import KubeCluster, install_chart, kube_cluster, operator
-from builders.load_balancer import LoadBalancer, a_plain_process, check_tokens, load_balancer, syncer_of
+from builders.load_balancer import a_plain_process, check_tokens, load_balancer, syncer_of
 from builders.local import WAIT_SECONDS, is_true
 from builders.local_jobs import a_fleet, a_quadratic_job
+from diloco_local.links import Link
 
 type Obj = dict[str, Any]
 
@@ -25,7 +26,7 @@ STEP_MS: dict[str, object] = {"QUADRATIC_STEP_MS": "50"}
 class Clusters(NamedTuple):
     home: KubeCluster
     tokyo: KubeCluster
-    link: LoadBalancer
+    link: Link
     """What tokyo reaches the syncer by."""
     folder: Path
     """Where `kubectl diloco part` has written the part."""
@@ -37,12 +38,12 @@ async def two_clusters(home_plane: ControlPlane, tmp_path: Path) -> AsyncIterato
     for each in ("home", "tokyo"):
         (tmp_path / each).mkdir()
     with contextlib.ExitStack() as stack:
-        link = stack.enter_context(load_balancer(syncer_of(home_plane, "quad")))
-        plane = stack.enter_context(start(tmp_path / "plane-tokyo"))
+        address, link = stack.enter_context(load_balancer(syncer_of(home_plane, "quad")))
+        plane = stack.enter_context(ControlPlane(tmp_path / "plane-tokyo"))
         install_chart(plane, progressInterval="500ms")
         plane.kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=180s")
         job = a_quadratic_job(units={"v5p": 1}, steps=1_000_000, environment=STEP_MS)
-        job["spec"]["syncer"] = {"externalAddress": link.address}
+        job["spec"]["syncer"] = {"externalAddress": address}
         job["spec"]["learners"]["outside"] = ["finisher"]
         async with (
             kube_cluster(home_plane, tmp_path / "home", a_fleet(tpus=1, gpus=0)) as home,
@@ -129,7 +130,7 @@ async def test_units_of_two_clusters_train_one_job_and_each_operator_restarts_it
         await tokyo.kubectl("delete", "pod", "quad-far-1-a1-0", "--wait=false")
         await tokyo.job("quad", is_attempt("far-1", 2, "Joining"))
         await home.job("quad", has_done(cut_at + 20))
-        clusters.link.mend()
+        clusters.link.heal()
         await tokyo.job("quad", trains_as("far-1", 2))
         await home.job("quad", parts_contribute(2))
         await home.job("quad", tokyo_is("Training"))

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from builders.control_plane import ControlPlane, start
+from builders.control_plane import ControlPlane
 from builders.kube_objects import CONFIG_MAPS, SECRETS, config_map, eventually
 from builders.severed_link import link_to
 from diloco.protocol.backoff import ExponentialBackoff
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.xdist_group("reflector")  # one control plane for all o
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane for this module alone, since it is stopped and compacted."""
-    with start(tmp_path_factory.mktemp("reflector-plane"), controllers=False, scheduler=False) as plane:
+    with ControlPlane(tmp_path_factory.mktemp("reflector-plane"), controllers=False, scheduler=False) as plane:
         yield plane
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.control_plane import CRD, ROOT, ControlPlane, start
+from builders.control_plane import CRD, ROOT, ControlPlane
 from builders.jobs import Obj, with_field
 from builders.left_objects import the_fleet, the_jobs
 from builders.operator_process import OperatorReplica, replica, wait_for
@@ -185,7 +185,7 @@ def cluster(landed: Path, tmp_path: Path) -> Iterator[Cluster]:
     """With the CRD of the last landed commit, and nodes. A control plane of its own: nodes and leftovers of other tests would be its
     operators' as well."""
     with contextlib.ExitStack() as stack:
-        plane = stack.enter_context(start(tmp_path / "plane", audit=True))
+        plane = stack.enter_context(ControlPlane(tmp_path / "plane", audit=True))
         plane.install_crd(landed / "crds" / CRD.name)
         namespace: str = plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "upgrade-"}})["metadata"]["name"]
         plane.kubectl(

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 import pytest
-from builders.control_plane import ControlPlane, start
+from builders.control_plane import ControlPlane
 from builders.kube_objects import (
     CONFIG_MAPS,
     CUSTOM_RESOURCES,
@@ -56,7 +56,7 @@ async def _memory(_: pytest.FixtureRequest) -> AsyncIterator[Backend]:
 @pytest.fixture(scope="session")
 def contract_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Run a plane for this suite alone: `forget` compacts it and restarts its API server, which would break the watches of others."""
-    with start(tmp_path_factory.mktemp("contract-plane"), scheduler=False) as plane:
+    with ControlPlane(tmp_path_factory.mktemp("contract-plane"), scheduler=False) as plane:
         yield plane
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from builders.control_plane import ControlPlane, start
+from builders.control_plane import ControlPlane
 from builders.growing_cluster import GrowingCluster, growing_cluster
 from builders.karpenter import Karpenter, h100, karpenter, v5p, v6e
 from builders.kube_jobs import install_chart
@@ -18,7 +18,7 @@ MACHINES = (h100(price=10.0), h100("h100-cheap", price=2.0, limit=0), v6e(price=
 
 @pytest.fixture(scope="session")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    with start(tmp_path_factory.mktemp("growth-plane")) as running:
+    with ControlPlane(tmp_path_factory.mktemp("growth-plane")) as running:
         install_chart(running, progressInterval="500ms", deadNodeForceDelete="1s")
         yield running
 

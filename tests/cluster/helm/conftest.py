@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from builders.control_plane import ControlPlane, start
+from builders.control_plane import ControlPlane
 
 
 @pytest.fixture(scope="session")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """With the controller manager, which aggregates roles and owns what controllers write; without the scheduler: no pod runs here."""
-    with start(tmp_path_factory.mktemp("chart-plane"), scheduler=False) as running:
+    with ControlPlane(tmp_path_factory.mktemp("chart-plane"), scheduler=False) as running:
         yield running

@@ -70,6 +70,13 @@ def test_all_bytes_arrive_in_order_and_are_counted_in_both_directions() -> None:
         assert (link.up.bytes, link.down.bytes) == (len(data), len(data))
 
 
+def test_many_segments_fit_into_the_buffers_of_a_relay() -> None:
+    """The kernel holds a larger one back, and each message of more than a buffer would take 40 to 200 ms longer."""
+    with an_echo() as target, Links() as links, connected(links.add().relay(target)) as connection:
+        segment = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+        assert (echoed(connection, b"?"), segment < 1500) == (b"?", True)
+
+
 def test_an_answer_takes_the_round_trip() -> None:
     with an_echo() as target, Links() as links:
         with connected(links.add(LinkShape(latency=0.05)).relay(target)) as connection:
@@ -123,6 +130,17 @@ def test_a_connection_ends_if_nothing_listens_at_the_target() -> None:
         target = "{}:{}".format(*gone.getsockname())
     with Links() as links, connected(links.add().relay(target)) as connection:
         assert ends(connection)
+
+
+def test_each_connection_goes_where_its_target_is_then_and_ends_while_there_is_none() -> None:
+    targets: list[str | None] = [None]
+    with an_echo() as target, Links() as links:
+        address = links.add().relay(lambda: targets[-1])
+        with connected(address) as early:
+            assert ends(early)
+        targets.append(target)
+        with connected(address) as late:
+            assert echoed(late, b"?") == b"?"
 
 
 def ends(connection: socket.socket) -> bool:

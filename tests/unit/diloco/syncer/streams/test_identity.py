@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 
@@ -13,12 +12,12 @@ from builders.certificates import JobCertificates
 from builders.exchange import JOB_UID, WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, connection_of, training, until
 from builders.exchange import job_file as a_job
 from builders.scripted_learner import ScriptedLearner
-from builders.severed_link import link_to
 from builders.wire import tell, watch
 from diloco.contract import Exit, learner_identity
 from diloco.learner import reconnect
 from diloco.protocol.diloco_pb2 import FromLearner, PartState, Refused, UnitReport, WatchRequest
 from diloco.protocol.tls import TlsError
+from diloco_local.links import Link, Links
 from diloco_operator.certificates.authority import Leaf
 
 ENDLESS = 1_000_000
@@ -180,8 +179,14 @@ def test_both_ends_continue_with_renewed_certificates(place: Place, learners: li
         assert learner.left is None
 
 
+def carries(link: Link, count: int) -> None:
+    """Wait until the link has carried `count` more bytes to the syncer."""
+    before = link.up.bytes
+    until(lambda: link.up.bytes > before + count, "a push to be under way")
+
+
 @pytest.mark.slow
-async def test_certificates_that_are_renewed_while_a_slow_link_carries_pushes_cost_no_push_and_no_session(
+def test_certificates_that_are_renewed_while_a_slow_link_carries_pushes_cost_no_push_and_no_session(
     tmp_path: Path, learners: list[LocalLearner]
 ) -> None:
     """Each of the rotations falls into a push of 256 KiB that is under way. Every merge waits for both learners."""
@@ -190,33 +195,32 @@ async def test_certificates_that_are_renewed_while_a_slow_link_carries_pushes_co
     def large() -> dict[str, np.ndarray]:
         return {name: np.zeros((256, 512), np.float32) for name in ("w0", "w1")}
 
-    with LocalSyncer(place) as syncer:
-        host, _, port = syncer.address.rpartition(":")
-        async with link_to(host, int(port)) as link:
-            link.rate = 2 << 20  # an eighth of a second for each push
-            both = [
-                LocalLearner(place, f"127.0.0.1:{link.port}", "slow", arrays=large()).start(),
-                LocalLearner(place, syncer.address, "fast", arrays=large()).start(),
-            ]
-            learners.extend(both)
-            await asyncio.to_thread(contributes, syncer, "slow", 1)
-            calls = [connection_of(learner.session)._call for learner in learners if learner.session is not None]
-            for _ in range(3):
-                before = contributions(syncer, "slow")
-                await asyncio.to_thread(until, lambda: link.carried > 1 << 14, "a push to be under way")
-                place.certificates.issuer = JobCertificates(place.directory, place.job).issuer
-                place.certificates.syncer()
-                for learner in learners:
-                    place.certificates.learner(learner.unit)
-                await asyncio.to_thread(contributes, syncer, "slow", before + 3)
-            assert [connection_of(learner.session)._call for learner in learners if learner.session is not None] == calls
-            assert len(calls) == 2
-            for unit in ("slow", "fast"):  # a busy machine makes a push late, whatever certificates do
-                assert not set(syncer.unit(unit).refused) - {"StaleRound"}
-            # Who comes now gets through the door of the new files, and is told that its model is another one.
-            with ScriptedLearner(syncer, unit="late") as late:
-                late.hello()
-                assert late.hear("refused").refused.code == Refused.LAYOUT
+    with LocalSyncer(place) as syncer, Links() as links:
+        link = links.add()
+        link.up.bytes_per_second = 2 << 20  # an eighth of a second for each push
+        both = [
+            LocalLearner(place, link.relay(syncer.address), "slow", arrays=large()).start(),
+            LocalLearner(place, syncer.address, "fast", arrays=large()).start(),
+        ]
+        learners.extend(both)
+        contributes(syncer, "slow", 1)
+        calls = [connection_of(learner.session)._call for learner in learners if learner.session is not None]
+        for _ in range(3):
+            before = contributions(syncer, "slow")
+            carries(link, 1 << 16)
+            place.certificates.issuer = JobCertificates(place.directory, place.job).issuer
+            place.certificates.syncer()
+            for learner in learners:
+                place.certificates.learner(learner.unit)
+            contributes(syncer, "slow", before + 3)
+        assert [connection_of(learner.session)._call for learner in learners if learner.session is not None] == calls
+        assert len(calls) == 2
+        for unit in ("slow", "fast"):  # a busy machine makes a push late, whatever certificates do
+            assert not set(syncer.unit(unit).refused) - {"StaleRound"}
+        # Who comes now gets through the door of the new files, and is told that its model is another one.
+        with ScriptedLearner(syncer, unit="late") as late:
+            late.hello()
+            assert late.hear("refused").refused.code == Refused.LAYOUT
 
 
 @pytest.mark.slow
