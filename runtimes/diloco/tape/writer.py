@@ -282,7 +282,7 @@ class TapeWriter:
             after, self._after = self._after, []
             try:
                 await asyncio.to_thread(self._write, batch)
-            except (OSError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, merges must not wait for a writer that has ended
                 self._lose(self._refusal(error), batch, after)
                 continue
             for record in batch:
@@ -396,9 +396,9 @@ class TapeWriter:
         for then in after:
             then()
 
-    def _refusal(self, error: OSError | ValueError) -> str:
-        if isinstance(error, ValueError):
-            return f"a record could not be written to {self._folder}: {error}"
+    def _refusal(self, error: Exception) -> str:
+        if not isinstance(error, OSError):
+            return f"a record could not be written to {self._folder}: {type(error).__name__}: {error}"
         return (
             f"a merge could not be written to {self._folder}: {error.strerror or error}; a restart goes back to before it, until a "
             f"snapshot is written. {remedy(error)}."

@@ -216,6 +216,18 @@ async def test_a_full_disk_loses_the_tape_until_the_next_snapshot(tmp_path: Path
     assert writing.changes == 2
 
 
+async def test_a_record_that_cannot_be_written_for_whatever_reason_holds_up_no_merge(tmp_path: Path) -> None:
+    writing = Writing(tmp_path / "tape")
+    writing.tape.note("join", unit=object())
+    writing.merge(1)
+    await until(lambda: writing.durable == [1])
+    assert "TypeError: Object of type object is not JSON serializable" in writing.tape.error
+    await writing.snapshot()
+    writing.merge(2)
+    await writing.tape.idle()
+    assert (writing.tape.error, writing.durable, values_of(tmp_path / "tape")) == ("", [1, 2], [2])
+
+
 async def test_a_disk_that_does_not_answer_loses_the_tape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tape_writer, "MOST_WAITING", 10)
     writing = Writing(tmp_path / "tape")
