@@ -12,6 +12,7 @@ from diloco_operator.api.names import DILOCO_JOBS, KUBECTL_PLUGIN, MANAGER
 from diloco_operator.kube.client import Client, Obj
 
 from diloco_cli.cluster import CommandError
+from diloco_cli.dominant import at_home
 from diloco_cli.jobs import find_job, reference, wait_until
 from diloco_cli.view_model import JobView
 
@@ -19,10 +20,14 @@ type Emit = Callable[[str], None]
 
 
 async def set_suspend(client: Client, namespace: str, name: str, emit: Emit, *, suspend: bool) -> None:
-    """Write spec.suspend and emit a line, also if nothing changes. Raises `CommandError` for a job that has ended."""
+    """Write spec.suspend and emit a line, also if nothing changes. Raises `CommandError` for a job that has ended, and for a part of which
+    the operator at home writes that field."""
     obj = await find_job(client, namespace, name)
     view = JobView.of(obj)
     word = "suspended" if suspend else "resumed"
+    if view.made:
+        there = at_home(view, "suspend" if suspend else "resume")
+        raise CommandError(f'job "{name}" is a part, and is {word} with the job that it belongs to: {there}')
     if view.over:
         how = "complete" if view.complete else "failed"
         again = "" if view.complete else f"; kubectl diloco retry {name} {view.flags} starts it again"

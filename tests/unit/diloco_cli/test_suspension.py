@@ -9,7 +9,7 @@ from builders.cluster_scenes import begin, on_a_cluster, set_status
 from builders.fake_cluster import FakeCluster
 from diloco_cli.cluster import CommandError
 from diloco_cli.kubectl.suspension import set_suspend, wait_suspended, wait_training
-from diloco_operator.api.names import DILOCO_JOBS
+from diloco_operator.api.names import DILOCO_JOBS, LABEL_HOME
 
 
 @on_a_cluster
@@ -31,6 +31,17 @@ async def test_a_job_that_is_over_cannot_be_suspended(cluster: FakeCluster) -> N
     await set_status(cluster, Failed="True")
     with pytest.raises(CommandError, match=r"is failed already .*; kubectl diloco retry bytes-lm -n team starts it again"):
         await set_suspend(cluster.api, "team", "bytes-lm", cluster.said.append, suspend=True)
+
+
+@on_a_cluster
+async def test_a_part_is_suspended_and_resumed_at_home(cluster: FakeCluster) -> None:
+    await begin(cluster)
+    made = {"metadata": {"labels": {LABEL_HOME: "uid-whole"}}}
+    await cluster.api.patch(DILOCO_JOBS, "team", "bytes-lm", made, field_manager="home")
+    await cluster.write_status(DILOCO_JOBS, "bytes-lm", {"home": {"name": "whole", "namespace": "research"}}, namespace="team")
+    for suspend, command in ((True, "suspend"), (False, "resume")):
+        with pytest.raises(CommandError, match=f"in the cluster of job whole: kubectl diloco {command} whole -n research"):
+            await set_suspend(cluster.api, "team", "bytes-lm", cluster.said.append, suspend=suspend)
 
 
 @on_a_cluster
