@@ -1,7 +1,6 @@
 {{- /* What Prometheus evaluates: alerts and recording rules, as a PrometheusRule's spec and a rule file have them.
 See docs/decisions/0274-dashboard.md. */}}
 {{- define "diloco-operator.rules" -}}
-{{- $over := "on (namespace, dilocojob) diloco_job_condition{condition=~\"Complete|Failed|Suspended\", status=\"True\"} == 1" }}
 groups:
   - name: {{ include "diloco-operator.fullname" . }}
     rules:
@@ -30,7 +29,8 @@ groups:
           summary: DiLoCoJob {{ "{{ $labels.namespace }}/{{ $labels.dilocojob }}" }} has written no snapshot for more than two intervals.
           description: What was trained since the last snapshot is lost if its syncer restarts. See its condition Degraded and the syncer's log.
       - alert: DiLoCoSyncerDown
-        expr: diloco_job_report_age_seconds > 60 unless {{ $over }}
+        {{- /* A job that was resumed and waits for hardware has no syncer yet. */}}
+        expr: diloco_job_report_age_seconds > 60 unless on (namespace, dilocojob) diloco_job_state{state=~"Queued|Suspended|Complete|Failed"} == 1
         for: 4m
         labels:
           {{- include "diloco-operator.alertLabels" (list . "critical") | nindent 10 }}
