@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from builders.exploration import ALL, full
 from builders.local import Cluster, NodeFailure, condition, is_true, local_control_plane, unit_of
-from builders.local_jobs import PROGRAM, a_fleet, a_quadratic_job, learner_template
+from builders.local_jobs import a_fleet, a_quadratic_job, learner_template
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.reconcile import OperatorConfig
@@ -199,33 +199,3 @@ async def test_a_unit_out_of_restarts_fails_and_the_job_goes_on_degraded(tmp_pat
         assert "h100-0" in condition(degraded, "Degraded")["message"]
         assert condition(degraded, "Training")["status"] == "True"
         await completed_soon(cluster)
-
-
-async def test_a_deleted_job_leaves_nothing_behind(tmp_path: Path) -> None:
-    async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
-        await cluster.apply(a_long_job())
-        await cluster.job("quad", lambda job: all_train(job, 3))
-        await cluster.delete_and_wait("quad")
-        assert await cluster.pods("quad") == []
-
-
-@pytest.mark.full
-async def test_one_bad_host_of_ten_costs_at_most_two_failures(tmp_path: Path) -> None:
-    """Every program that starts on the node tpu-3 crashes at once."""
-    program = f'test "$NODE" != tpu-3 || {{ echo "uncorrectable ECC error" >&2; exit 1; }}; exec python {PROGRAM}'
-    job = a_long_job(units={"v5p": 9}, min=9)
-    [pool] = job["spec"]["pools"]
-    learner = pool["template"]["spec"]["containers"][0]
-    learner["command"] = ["sh", "-c", program]
-    learner["env"] += [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
-    learner["terminationMessagePolicy"] = "FallbackToLogsOnError"
-    async with local_control_plane(tmp_path, a_fleet(tpus=10, gpus=0), config=PROMPT) as cluster:
-        await cluster.apply(job)
-        job = await cluster.job("quad", lambda job: all_train(job, 9))
-        units = job["status"]["units"]
-        assert sum(len(unit["failures"]) for unit in units) == 2
-        assert {unit["slice"] for unit in units} == {f"tpu-{i}" for i in range(10)} - {"tpu-3"}
-        [host] = job["status"]["hosts"]
-        assert (host["node"], host["avoidances"]) == ("tpu-3", 1)
-        assert "uncorrectable ECC error" in host["message"]
-        assert condition(job, "Degraded")["status"] == "False"

@@ -45,16 +45,3 @@ def test_the_warm_up_counts_the_steps_of_the_optimizer_and_a_final_share_stays(m
         found.append(rate())
     # 1/4, 2/4, 1, 1 of what is left at the end: 0.5 * 0.2.
     assert found == pytest.approx([0.025, 0.05, 0.1, 0.1])
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        ({"warmup": -1}, "warmup is a number of local steps, not -1"),
-        ({"final": 1.5}, r"final must be in 0\.\.1"),
-        ({"tail": 0.0}, "tail must"),
-    ],
-)
-def test_a_schedule_that_cannot_be_is_refused_with_its_field(make: MakeRate, wrong: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        make(Clock(), 0.5, "linear", **wrong)

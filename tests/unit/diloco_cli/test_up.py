@@ -110,12 +110,10 @@ async def test_programs_get_the_variables_and_the_priority_that_the_user_names(t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("submitted", [False, True], ids=["up", "submit"])
-async def test_neither_the_record_nor_the_report_has_values_of_variables(submitted: bool, sleeping: str, tmp_path: Path) -> None:
+async def test_neither_the_record_nor_the_report_has_values_of_variables(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    if submitted:
-        (tmp_path / "train.py").write_text("import os\nassert os.environ['TOKEN'] == 's3cret', 'no token'\nraise SystemExit(65)\n")
-    words = ["submit", "train.py", "--local", "--pool", "cpu=1"] if submitted else ["up", sleeping, "-o", "json", "--timeout", "3s"]
+    (tmp_path / "train.py").write_text("import os\nassert os.environ['TOKEN'] == 's3cret', 'no token'\nraise SystemExit(65)\n")
+    words = ["submit", "train.py", "--local", "--pool", "cpu=1"]
     argv = [sys.executable, "-c", MAIN, *words, "--env", "TOKEN=s3cret", "--env=PASSWORD=s3cret=", "--state-dir", str(state)]
     process = await asyncio.create_subprocess_exec(*argv, cwd=tmp_path, stdout=asyncio.subprocess.PIPE)
     said, _ = await process.communicate()
@@ -226,18 +224,6 @@ async def test_accelerator_of_the_catalogue_file_is_trained_on(tmp_path: Path) -
 
 
 @pytest.mark.slow
-async def test_interrupt_drains_and_says_how_to_go_on(sleeping: str, tmp_path: Path) -> None:
-    running = await Up.start(sleeping, "--state-dir", str(tmp_path / "state"))
-    await running.until(joining)
-    running.process.send_signal(signal.SIGINT)
-    status, final = await running.end()
-    assert (status, final["ending"]) == (130, "Interrupted")
-    assert "To start from the beginning, because there is no snapshot yet: diloco up" in final["message"]
-    suspended = {c["type"]: c["status"] for c in final["jobs"][0]["conditions"]}["Suspended"]
-    assert suspended == "True"
-
-
-@pytest.mark.slow
 async def test_a_run_whose_output_has_no_reader_any_more_drains(sleeping: str, tmp_path: Path) -> None:
     """As after a Ctrl-C that ended `tee` first."""
     running = await Up.start(sleeping, "--state-dir", str(tmp_path / "state"))
@@ -298,30 +284,6 @@ async def test_first_interrupt_of_a_drain_that_the_time_began_does_not_wait_for_
     assert (status, final["ending"], was_killed(running)) == (1, "TimedOut", True)
 
 
-@pytest.mark.full
-@pytest.mark.slow
-async def test_nothing_outlives_a_killed_up(sleeping: str, tmp_path: Path) -> None:
-    running = await Up.start(sleeping, "--state-dir", str(tmp_path / "state"))
-    await running.until(joining)
-    async with asyncio.timeout(WAIT_SECONDS):
-        while len(started := below(running.process.pid)) < 3:  # noqa: ASYNC110 - the supervisor, the syncer, the learner
-            await asyncio.sleep(0.01)
-    running.process.kill()
-    await running.process.wait()
-    async with asyncio.timeout(WAIT_SECONDS):
-        while {p.pid for p in processes() if p.alive} & started:  # noqa: ASYNC110 - the end of a foreign process has no event
-            await asyncio.sleep(0.01)
-    await asyncio.create_task(again(sleeping, tmp_path))
-
-
-async def again(manifest: str, tmp_path: Path) -> None:
-    """The state directory of a killed command is free again."""
-    running = await Up.start(manifest, "--state-dir", str(tmp_path / "state"))
-    await running.until(joining)
-    os.kill(running.process.pid, signal.SIGKILL)
-    await running.process.wait()
-
-
 def below(root: int) -> set[int]:
     found, grown = {root}, True
     while grown:
@@ -347,13 +309,18 @@ async def test_a_run_that_fails_gives_the_cursor_back(unplaced: str, tmp_path: P
 
 
 @pytest.mark.slow
-async def test_a_run_leaves_its_record_and_a_report_of_it_unless_nobody_wants_one(sleeping: str, tmp_path: Path) -> None:
+async def test_an_interrupt_drains_says_how_to_go_on_and_leaves_a_record_and_a_report_unless_nobody_wants_one(
+    sleeping: str, tmp_path: Path
+) -> None:
     state = tmp_path / "state"
     for options, written in (["--no-report"], False), ([], True):
         running = await Up.start(sleeping, "--state-dir", str(state), *options)
         await running.until(joining)
         running.process.send_signal(signal.SIGINT)
-        _, final = await running.end()
+        status, final = await running.end()
+        assert (status, final["ending"]) == (130, "Interrupted")
+        assert "To start from the beginning, because there is no snapshot yet: diloco up" in final["message"]
+        assert {c["type"]: c["status"] for c in final["jobs"][0]["conditions"]}["Suspended"] == "True"
         report = state / "report.html"
         assert (final["report"], report.exists()) == (str(report) if written else None, written)
     lines = list(RecordReader(state))

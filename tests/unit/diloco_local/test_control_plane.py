@@ -11,7 +11,6 @@ from builders.nodes import a_fleet_node, a_fleet_tpu_node
 from diloco_local.control_plane import Listeners
 from diloco_local.faults import Fault
 from diloco_local.nodes import BadNode
-from diloco_local.state_dir import StateDirBusy
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile import OperatorConfig
 
@@ -27,16 +26,6 @@ def sleeping(name: str = "sleeps", max: int = 1, backoff: str = "1ms", **fields:
 
 def in_state(state: str, attempt: int = 1) -> Callable[[Obj], bool]:
     return lambda unit: (unit.get("state"), unit.get("attempt")) == (state, attempt)
-
-
-@pytest.mark.slow
-async def test_killed_learner_is_started_again(tmp_path: Path) -> None:
-    async with local_control_plane(tmp_path, [a_fleet_node("a"), a_fleet_node("b")]) as cluster:
-        await cluster.apply(sleeping())
-        await cluster.unit("sleeps", "cpu-0", in_state("Joining"))
-        await cluster.kill("sleeps", "cpu-0")
-        unit = await cluster.unit("sleeps", "cpu-0", in_state("Joining", attempt=2))
-    assert unit["restarts"] == 1
 
 
 @pytest.mark.slow
@@ -146,16 +135,6 @@ async def test_fault_fires_once_and_is_remembered(tmp_path: Path) -> None:
         assert [fired.fault for fired in injector.fired] == [fault]
         assert injector.waiting == [Fault("cpu-9", 5)]
     assert on_fired == injector.fired
-
-
-@pytest.mark.slow
-async def test_second_control_plane_on_a_state_directory_is_refused(tmp_path: Path) -> None:
-    async with local_control_plane(tmp_path, [a_fleet_node("a")]):
-        with pytest.raises(StateDirBusy):
-            async with local_control_plane(tmp_path, [a_fleet_node("a")]):
-                pass
-    async with local_control_plane(tmp_path, [a_fleet_node("a")]):
-        pass
 
 
 async def test_bad_node_leaves_the_state_directory_free(tmp_path: Path) -> None:

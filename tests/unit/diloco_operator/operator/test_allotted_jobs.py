@@ -65,18 +65,6 @@ async def test_a_younger_job_gets_its_minimum_although_an_older_one_takes_every_
 
 
 @pytest.mark.slow
-@operated(slices=["a"])
-async def test_a_new_slice_goes_to_the_job_that_waits_for_its_minimum(cluster: FakeCluster) -> None:
-    await apply(cluster, "old", 10)
-    await until(cluster, "old", ["Training"])
-    await apply(cluster, "young", 1)
-    await until(cluster, "young", ["Pending"])
-    await cluster.add_slices("b")
-    await until(cluster, "young", ["Training"])
-    assert await states(cluster, "old") == ["Training"]
-
-
-@pytest.mark.slow
 @operated(slices=["a", "b", "c", "d"])
 async def test_jobs_of_equal_priority_share_what_is_beyond_their_minima(cluster: FakeCluster) -> None:
     await apply(cluster, "first", 10)

@@ -29,11 +29,7 @@ def test_more_entries_than_a_report_can_have_are_refused() -> None:
 
 
 def test_every_field_of_the_wire_arrives() -> None:
-    unit = pb.UnitReport(
-        unit="h100-1", attempt=3, state=pb.UnitReport.REFUSED, steps=10, tokens=2**40, tokens_per_second=1.5, weight=0.25, staleness=4,
-        contributions=5, seconds_since_heard=6.5, loss=7.5, refused={"NONFINITE": 2}, message="NaN", local_step=8, step_seconds=0.5,
-        recover_seconds=9.5,
-    )  # fmt: skip
+    unit = pb.UnitReport(unit="h100-1", state=pb.UnitReport.REFUSED)
     told = pb.PartState(state="Queued", productive_share=0.5, attempts={"far-0": 3})
     wire = pb.Report(
         t=1, steps=2, tokens=3, tokens_per_second=4, held_out_loss=5, step_seconds=6, seeded=True, done=True, snapshot_t=-1,
@@ -60,17 +56,7 @@ def test_every_field_of_the_wire_arrives() -> None:
     }  # fmt: skip
     assert plain.loss is None
     assert plain.received_at == 42
-    reported = plain.units["h100-1"]
-    assert (reported.phase, reported.attempt, reported.tokens, reported.refused, reported.loss) == (
-        UnitPhase.REFUSED,
-        3,
-        2**40,
-        {"NONFINITE": 2},
-        7.5,
-    )
-    assert (reported.steps, reported.weight, reported.staleness, reported.contributions) == (10, 0.25, 4, 5)
-    assert (reported.seconds_since_heard, reported.local_step, reported.step_seconds, reported.recover_seconds) == (6.5, 8, 0.5, 9.5)
-    assert (reported.tokens_per_second, reported.message) == (1.5, "NaN")
+    assert {name: unit.phase for name, unit in plain.units.items()} == {"h100-1": UnitPhase.REFUSED}  # for all else test_unit_figures.py
 
 
 def test_points_that_no_loss_history_can_have_are_left_out() -> None:

@@ -101,7 +101,7 @@ def train_on(place: Place, port: int, units: list[LocalLearner]) -> None:
     ],
 )
 def test_a_syncer_that_is_killed_at_a_merge_loses_no_merge_that_a_learner_holds(tmp_path: Path, moment: str, compression: str) -> None:
-    place, port = place_for(tmp_path, 200, 7, compression), held_port()
+    place, port = place_for(tmp_path, 80, 7, compression), held_port()
     units = [LocalLearner(place, f"127.0.0.1:{port}", f"u-{i}").start() for i in range(2)]
     with SyncerProcess(place, port, moment, "5") as dying:
         assert dying.wait() == -signal.SIGKILL
