@@ -1,4 +1,4 @@
-"""Finds jobs and units by name, and follows a job's status until a condition holds."""
+"""Finds jobs and units by name, changes jobs, and follows a job's status until a condition holds."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 
 from diloco.wording import and_more
 from diloco_operator.api import names
-from diloco_operator.api.names import DILOCO_JOBS
+from diloco_operator.api.names import DILOCO_JOBS, KUBECTL_PLUGIN
 from diloco_operator.api.status import UnitStatus
-from diloco_operator.kube.client import Client, EventType, Gone, NotFound, Obj, Unavailable
+from diloco_operator.kube.client import Client, Conflict, EventType, Gone, NotFound, Obj, Unavailable
 from diloco_operator.kube.fields import fields, objects, string
 
 from diloco_cli.cluster import CommandError, no_such_resource
@@ -21,6 +21,8 @@ _RETRY_SECONDS = 1.0
 """Least time between two watches, since a proxy may end each at once."""
 _SHOWN = 10
 """Most names that a message lists."""
+_TRIES = 10
+"""Most tries of a write, since others change the job: its status is written every few seconds."""
 
 
 async def find_job(client: Client, namespace: str, name: str) -> Obj:
@@ -32,6 +34,25 @@ async def find_job(client: Client, namespace: str, name: str) -> Obj:
         listed = and_more(job_names[:_SHOWN], len(job_names))
         existing = f"there are: {listed}" if job_names else "there are none in it; choose another namespace with -n"
         raise CommandError(f'no DiLoCoJob "{name}" in namespace "{namespace}"; {existing}') from error
+
+
+async def change_job(client: Client, namespace: str, name: str, change: Callable[[Obj], Obj | None]) -> Obj:
+    """Write what `change` wants of the job, and return the job as it was read for that.
+
+    `change` returns a merge patch without metadata, or None if nothing is to be written. It is asked again if another writer has changed
+    the job since it was read: if two users run a command at once, one of them finds what the other has done. Raises `CommandError`, and
+    what `change` and the client raise.
+    """
+    for _ in range(_TRIES):
+        job = await find_job(client, namespace, name)
+        patch = change(job)
+        if patch is None:
+            return job
+        version: Obj = {"metadata": {"resourceVersion": job["metadata"]["resourceVersion"]}}
+        with contextlib.suppress(Conflict):
+            await client.patch(DILOCO_JOBS, namespace, name, version | patch, field_manager=KUBECTL_PLUGIN)
+            return job
+    raise CommandError(f'job "{name}" is being changed all the time; run the command again')
 
 
 def reference(name: str) -> str:

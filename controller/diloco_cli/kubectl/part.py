@@ -23,7 +23,7 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.children.part_manifest import secret_data
 
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
-from diloco_cli.jobs import find_job, reference
+from diloco_cli.jobs import change_job, find_job, reference
 from diloco_cli.kubectl.join_files import PRIVATE, PUBLIC, awaited, decoded, syncer_address, timeout_option, write_files
 from diloco_cli.kubectl.part_file import check_part, manifest_of, read_pools, updated
 from diloco_cli.manifests import ManifestError, load_manifests
@@ -117,18 +117,21 @@ async def write_part(
 
 async def declare_part(client: Client, namespace: str, name: str, cluster: str, pools: Sequence[PoolRequest]) -> None:
     """Add the part to spec.parts, or give it these pools. Raises `CommandError` if the API server refuses it."""
-    job = await find_job(client, namespace, name)
-    parts: list[Obj] = list(job["spec"].get("parts") or [])
     wanted: Obj = {"name": cluster, "pools": [{"name": pool.name, "units": pool.units} for pool in pools]}
-    changed = [wanted if each["name"] == cluster else each for each in parts]
-    changed += [] if wanted in changed else [wanted]
-    if changed == parts:
-        return
-    body: Obj = {"metadata": {"resourceVersion": job["metadata"]["resourceVersion"]}, "spec": {"parts": changed}}
+
+    def change(job: Obj) -> Obj | None:
+        parts: list[Obj] = list(job["spec"].get("parts") or [])
+        if wanted in parts:
+            return None
+        changed = [wanted if each["name"] == cluster else each for each in parts]
+        return {"spec": {"parts": changed if wanted in changed else [*changed, wanted]}}
+
     try:
-        await client.patch(names.DILOCO_JOBS, namespace, name, body, field_manager=names.KUBECTL_PLUGIN)
+        before = await change_job(client, namespace, name, change)
     except ApiError as error:
         raise CommandError(f"{reference(name)} cannot get the part {cluster}: {error}") from error
+    if change(before) is None:
+        return
     units = ", ".join(f"{pool.units} of pool {pool.name}" for pool in pools)
     click.echo(f"{reference(name)}: part {cluster} may have {units}")
 

@@ -11,19 +11,15 @@ from typing import NamedTuple
 
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.durations import format_duration
-from diloco_operator.api.names import DILOCO_JOBS, KUBECTL_PLUGIN
 from diloco_operator.api.status import UnitState
-from diloco_operator.kube.client import Client, Conflict, Obj
+from diloco_operator.kube.client import Client, Obj
 
 from diloco_cli.cluster import CommandError
-from diloco_cli.jobs import find_job, reference, wait_until
+from diloco_cli.jobs import change_job, find_job, reference, wait_until
 from diloco_cli.kubectl.suspension import foreign_manager_note, wait_training
 from diloco_cli.view_model import JobView
 
 type Emit = Callable[[str], None]
-
-_TRIES = 10
-"""Most tries of the write, since others change the job: its status is written every few seconds."""
 
 
 class Retry(NamedTuple):
@@ -37,25 +33,28 @@ class Retry(NamedTuple):
 async def retry_job(client: Client, namespace: str, name: str, emit: Emit) -> Retry:
     """Raise spec.retry by one, unless a retry is pending already, and emit a line. Raises `CommandError` if nothing of the job has
     failed."""
-    for _ in range(_TRIES):
-        obj = await find_job(client, namespace, name)
-        requested, acted = int(obj["spec"].get("retry") or 0), int((obj.get("status") or {}).get("retry") or 0)
-        view = JobView.of(obj)
-        what, units = _what_starts(view, requested > acted), () if view.over else _given_up(view)
-        if requested > acted:
-            emit(f"{reference(name)}: retry {requested} is asked for already: {what}")
-            return Retry(requested, units)
-        try:
-            # With the job's version: if two users retry at the same time, one of them finds the other's retry.
-            body: Obj = {"metadata": {"resourceVersion": obj["metadata"]["resourceVersion"]}, "spec": {"retry": acted + 1}}
-            await client.patch(DILOCO_JOBS, namespace, name, body, field_manager=KUBECTL_PLUGIN)
-        except Conflict:
-            continue
-        emit(f"{reference(name)}: retry {acted + 1}: {what}")
-        if note := foreign_manager_note(obj):
-            emit(note)
-        return Retry(acted + 1, units)
-    raise CommandError(f'job "{name}" is being changed all the time; run the command again')
+
+    def raised(job: Obj) -> Obj | None:
+        requested, acted = _retries(job)
+        _what_starts(JobView.of(job), requested > acted)
+        return None if requested > acted else {"spec": {"retry": acted + 1}}
+
+    before = await change_job(client, namespace, name, raised)
+    requested, acted = _retries(before)
+    view = JobView.of(before)
+    what, units = _what_starts(view, requested > acted), () if view.over else _given_up(view)
+    if requested > acted:
+        emit(f"{reference(name)}: retry {requested} is asked for already: {what}")
+        return Retry(requested, units)
+    emit(f"{reference(name)}: retry {acted + 1}: {what}")
+    if note := foreign_manager_note(before):
+        emit(note)
+    return Retry(acted + 1, units)
+
+
+def _retries(job: Obj) -> tuple[int, int]:
+    """(the retry that spec asks for, the one that the operator has acted on)."""
+    return int(job["spec"].get("retry") or 0), int((job.get("status") or {}).get("retry") or 0)
 
 
 def _what_starts(view: JobView, due: bool) -> str:

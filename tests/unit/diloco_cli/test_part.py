@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from builders.cluster_scenes import on_a_cluster
+from builders.cluster_scenes import Limited, on_a_cluster
 from builders.documents import ROOT
 from builders.fake_cluster import FakeCluster
 from builders.jobs import Obj, a_job, gpu_pool, tpu_pool
@@ -117,6 +117,30 @@ async def test_a_part_is_added_once_and_its_pools_follow_the_options(cluster: Fa
     assert [(each["name"], each["pools"][0]["units"]) for each in await parts()] == [("tokyo", 4), ("osaka", 1)]
     with pytest.raises(CommandError, match=r"cannot get the part kobe: .*a pool is in one cluster"):
         await declare_part(cluster.api, "team", "bytes-lm", "kobe", pools_of("v6e=4x2x2,name=tokyo"))
+
+
+class Interrupted(Limited):
+    """A client before each of whose writes somebody writes the status of the job."""
+
+    def __init__(self, cluster: FakeCluster, times: int) -> None:
+        super().__init__(cluster.api)
+        self._cluster, self._left = cluster, times
+
+    async def patch(self, *what: Any, **how: Any) -> Obj:
+        if self._left:
+            self._left -= 1
+            await self._cluster.write_status(names.DILOCO_JOBS, "bytes-lm", {"progress": {"step": self._left}}, namespace="team")
+        patched: Obj = await self._api.patch(*what, **how)
+        return patched
+
+
+@on_a_cluster
+async def test_a_part_is_added_although_the_status_is_written_meanwhile(cluster: FakeCluster) -> None:
+    await a_job_in(cluster)
+    with pytest.raises(CommandError, match=r'job "bytes-lm" is being changed all the time; run the command again'):
+        await declare_part(Interrupted(cluster, 10), "team", "bytes-lm", "tokyo", pools_of("v6e=2x2x2,name=tokyo"))
+    await declare_part(Interrupted(cluster, 9), "team", "bytes-lm", "tokyo", pools_of("v6e=2x2x2,name=tokyo"))
+    assert (await cluster.api.get(names.DILOCO_JOBS, "team", "bytes-lm"))["spec"]["parts"] == PARTS
 
 
 @on_a_cluster
