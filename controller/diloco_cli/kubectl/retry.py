@@ -36,7 +36,7 @@ async def retry_job(client: Client, namespace: str, name: str, emit: Emit) -> Re
 
     def raised(job: Obj) -> Obj | None:
         requested, acted = _retries(job)
-        _what_starts(JobView.of(job), requested > acted)
+        _what_starts(JobView.of(job), requested > acted)  # raises if there is nothing to retry
         return None if requested > acted else {"spec": {"retry": acted + 1}}
 
     before = await change_job(client, namespace, name, raised)

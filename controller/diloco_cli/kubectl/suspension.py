@@ -26,8 +26,10 @@ async def set_suspend(client: Client, namespace: str, name: str, emit: Emit, *, 
     view = JobView.of(obj)
     word = "suspended" if suspend else "resumed"
     if view.made:
-        there = at_home(view, "suspend" if suspend else "resume")
-        raise CommandError(f'job "{name}" is a part, and is {word} with the job that it belongs to: {there}')
+        home = view.status.home
+        # Before the part has heard of its home, no command can be named.
+        how = f": {at_home(view, 'suspend' if suspend else 'resume')}" if home is not None and home.name else ""
+        raise CommandError(f'job "{name}" is a part, and is {word} with the job that it belongs to{how}')
     if view.over:
         how = "complete" if view.complete else "failed"
         again = "" if view.complete else f"; kubectl diloco retry {name} {view.flags} starts it again"

@@ -283,6 +283,8 @@ class TapeWriter:
             try:
                 await asyncio.to_thread(self._write, batch)
             except Exception as error:  # noqa: BLE001 - whatever it is, merges must not wait for a writer that has ended
+                if not isinstance(error, OSError):
+                    _log.exception("a defect of the tape")
                 self._lose(self._refusal(error), batch, after)
                 continue
             for record in batch:

@@ -120,7 +120,7 @@ async def test_a_part_is_added_once_and_its_pools_follow_the_options(cluster: Fa
 
 
 class Interrupted(Limited):
-    """A client before each of whose writes somebody writes the status of the job."""
+    """A client of a job whose status is written right before each of the first writes, `times` of them."""
 
     def __init__(self, cluster: FakeCluster, times: int) -> None:
         super().__init__(cluster.api)

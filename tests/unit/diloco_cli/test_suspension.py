@@ -38,6 +38,8 @@ async def test_a_part_is_suspended_and_resumed_at_home(cluster: FakeCluster) -> 
     await begin(cluster)
     made = {"metadata": {"labels": {LABEL_HOME: "uid-whole"}}}
     await cluster.api.patch(DILOCO_JOBS, "team", "bytes-lm", made, field_manager="home")
+    with pytest.raises(CommandError, match=r"is suspended with the job that it belongs to$"):
+        await set_suspend(cluster.api, "team", "bytes-lm", cluster.said.append, suspend=True)
     await cluster.write_status(DILOCO_JOBS, "bytes-lm", {"home": {"name": "whole", "namespace": "research"}}, namespace="team")
     for suspend, command in ((True, "suspend"), (False, "resume")):
         with pytest.raises(CommandError, match=f"in the cluster of job whole: kubectl diloco {command} whole -n research"):

@@ -70,8 +70,8 @@ def _down_since(context: ReconcileContext, down: str | None) -> float | None:
     if context.report is not None:
         return None
     known = _down_on_record(context)
-    # A syncer that has run for long may serve although this operator does not reach it. One that has not reads a large
-    # snapshot, and may crash on it.
+    # A syncer that has run for half of that time may serve although this operator does not reach it. Before, it may still be reading a
+    # large snapshot, and crash on it.
     if down is None:
         return known if context.now < context.syncer_since + RECONCILE.hold_without_syncer / 2 else None
     return known if known is not None or context.syncer is None else context.now
