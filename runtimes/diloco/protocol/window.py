@@ -2,7 +2,7 @@
 
 What gRPC and the kernel hold cannot be taken back. So the sender keeps the rest, and may still send something newer first. The window is
 
-    rate * (round trip + QUEUE_SECONDS)
+    rate * round trip + min(rate * QUEUE_SECONDS, MOST_QUEUE_BYTES)
 
 so a narrow link has a queue of QUEUE_SECONDS, and a link that could carry more gets more in every round trip. Times are arguments, in
 seconds on one clock that never goes back.
@@ -22,8 +22,11 @@ from diloco.wording import plural
 
 QUEUE_SECONDS = 0.1
 """How long a chunk waits on a full link: long enough that a busy process at either end does not leave the link idle."""
+MOST_QUEUE_BYTES = 8 << 20
+"""The most that waits on a link. On one of several Gbit/s more would fall out of the processors' caches before it is read, which costs both
+ends up to a quarter of their rate."""
 LEAST_BYTES, FIRST_BYTES, MOST_BYTES = 64 << 10, 512 << 10, 64 << 20
-"""Bytes of the window: the least, the first before anything was measured, and the most, which carries 2.7 Gbit/s over a round trip of
+"""Bytes of the window: the least, the first before anything was measured, and the most, which carries 4.7 Gbit/s over a round trip of
 100 ms."""
 CHUNKS = 4
 """Chunks in a full window. While one is acknowledged, the others are on their way."""
@@ -42,6 +45,11 @@ ROUND_TRIPS = 2
 REPORTED_ROUND_TRIPS = 60
 """The one for reports is the shortest of this many, those of about ten minutes: while other streams fill the link, their queues are in each
 of them."""
+
+
+def window_bytes(rate: float, round_trip: float) -> float:
+    """Return how many bytes may be under way on a link of `rate` bytes a second with a round trip of `round_trip` seconds."""
+    return min(max(LEAST_BYTES, rate * round_trip + min(rate * QUEUE_SECONDS, MOST_QUEUE_BYTES)), MOST_BYTES)
 
 
 class Receipts:
@@ -211,4 +219,4 @@ class Window:
         while self._rates[0][0] < now - RATE_SECONDS and len(self._rates) > 1:
             self._rates.popleft()
         largest = max(earlier for _, earlier in self._rates)
-        self._limit = min(max(LEAST_BYTES, largest * (round_trip + QUEUE_SECONDS)), MOST_BYTES)
+        self._limit = window_bytes(largest, round_trip)

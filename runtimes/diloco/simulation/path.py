@@ -22,7 +22,7 @@ from typing import Final
 
 from numpy.random import Generator
 
-from diloco.protocol.window import LEAST_BYTES, MOST_BYTES, QUEUE_SECONDS
+from diloco.protocol.window import MOST_BYTES, window_bytes
 
 SEGMENT_BITS: Final = 8.0 * 1460
 """Bits of a TCP segment in an Ethernet frame."""
@@ -59,8 +59,7 @@ class Path:
     def queue_bits(self, rate: float) -> float:
         """Bits that the sender has given away and that still wait for a link of `rate` bits a second: what `protocol.window` allows to be
         under way, minus what is on the link itself."""
-        window = min(max(8.0 * LEAST_BYTES, rate * (self.round_trip + QUEUE_SECONDS)), 8.0 * MOST_BYTES)
-        return max(0.0, window - rate * self.round_trip)
+        return max(0.0, 8.0 * window_bytes(rate / 8.0, self.round_trip) - rate * self.round_trip)
 
     def sent(self, bits: float) -> float:
         """Bits that go over the link so that `bits` arrive."""

@@ -8,7 +8,7 @@ import math
 
 import pytest
 from diloco.protocol.diloco_pb2 import Taken
-from diloco.protocol.framing import FramingError
+from diloco.protocol.framing import MOST_CHUNK_BYTES, FramingError
 from diloco.protocol.window import (
     ACKNOWLEDGED_BYTES,
     CHUNKS,
@@ -17,6 +17,7 @@ from diloco.protocol.window import (
     HOLD_SECONDS,
     LEAST_BYTES,
     MOST_BYTES,
+    MOST_QUEUE_BYTES,
     PROBE_SECONDS,
     QUEUE_SECONDS,
     REPORTED_ROUND_TRIPS,
@@ -112,9 +113,19 @@ def test_the_round_trip_for_reports_is_that_of_the_link_while_other_streams_fill
 
 
 def test_the_window_of_a_fast_link_grows_within_a_few_round_trips() -> None:
-    # From the first window it at least doubles in each: (0.05 + 0.1) / 0.05 = 3 times as much; log(128) / log(3) = 4.4 round trips.
-    link = Link(1024 * MIB, 0.05).run(6 * 0.05)
+    # It is (0.05 + 0.1) / 0.05 = 3 times as large in each, from 0.5 MiB to 4.5; then the queue is full, and 8 MiB are added in each: after
+    # 2 + (64 - 4.5) / 8 = 9.4 round trips it is 64 MiB.
+    link = Link(4096 * MIB, 0.05).run(11 * 0.05)
     assert link.window.bytes == MOST_BYTES
+
+
+def test_little_waits_on_a_fast_link_and_yet_it_is_full() -> None:
+    link = Link(1024 * MIB, 0.02).run(2.0)
+    link.longest_wait = 0.0
+    before = link.delivered
+    link.run(5.0)
+    assert link.delivered - before >= 0.98 * 5.0 * link.rate
+    assert link.longest_wait <= link.round_trip + (MOST_QUEUE_BYTES + MOST_CHUNK_BYTES) / link.rate + 0.001
 
 
 def test_a_link_that_becomes_slower_gets_a_smaller_window() -> None:
