@@ -194,7 +194,7 @@ def main(arguments: list[str]) -> int:
     names: list[str] = given.names or list(chosen)
     if unknown := [name for name in names if name not in ALL]:
         parser.error(f"no benchmark is named {', '.join(unknown)}; the names are {', '.join(ALL)}")
-    # Bytecode is kept, whatever the shell says: without it each process that a benchmark starts compiles its libraries anew, for 0.5 s of a core.
+    # Bytecode is kept, whatever the shell says: without it each process that a benchmark starts compiles its libraries anew.
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     commit = measured_commit()
