@@ -5,10 +5,10 @@ See docs/decisions/0150-transfers.md.
 
 from __future__ import annotations
 
-import itertools
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from statistics import mean, median
+from statistics import fmean, median
 from typing import Final
 
 REMEMBERED: Final = 8
@@ -84,12 +84,13 @@ class PushTimes:
         chance_of_next = self._chance(0.0)
         if not chance_of_next:
             return waited > FRESH * interval
-        duration = mean(self._durations)
+        duration = fmean(self._durations)
         until_next = max(FRESH * interval, interval - waited)
         # Merges per second of link time: this push now, against the next answer after a wait in which the link is idle.
         return self._chance(waited) * (duration + until_next) < chance_of_next * duration
 
     def _chance(self, waited: float) -> float:
         """Return the probability, 0..1, that a push arrives in time if it begins `waited` seconds after its answer was ready."""
-        pairs = itertools.product(self._durations, self._lifetimes)
-        return mean(waited + duration < MARGIN * lifetime for duration, lifetime in pairs)
+        lifetimes = sorted(MARGIN * lifetime for lifetime in self._lifetimes)
+        in_time = sum(len(lifetimes) - bisect_right(lifetimes, waited + duration) for duration in self._durations)
+        return in_time / (len(self._durations) * len(lifetimes))
