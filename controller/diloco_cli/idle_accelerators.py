@@ -13,7 +13,7 @@ from diloco.wording import plural
 from diloco_operator.accelerators import CATALOGUE, Family
 from diloco_operator.api.names import LEARNER_CONTAINER
 from diloco_operator.api.spec import Pool
-from diloco_operator.reconcile.observe.template import main_container
+from diloco_operator.reconcile.observe.template import container_named
 
 _LAUNCHERS = re.compile(r"\b(diloco-launch|torchrun)\b")
 _CHOSEN = re.compile(r"--nproc[-_]per[-_]node[ =](\d+)")
@@ -69,5 +69,5 @@ def idle_pools(pools: Sequence[Pool]) -> Iterator[tuple[int, Pool, Idle]]:
 
 def _words(pool: Pool) -> str:
     """Command and arguments of the learner as one text."""
-    container = main_container(pool.template.spec, LEARNER_CONTAINER) or {}
+    container = container_named(pool.template.spec, LEARNER_CONTAINER) or {}
     return " ".join(str(word) for field in ("command", "args") for word in container.get(field) or ())

@@ -16,7 +16,7 @@ from diloco import contract
 from diloco_operator.api import names
 from diloco_operator.kube.client import ApiError, Client, NotFound, Obj
 from diloco_operator.kube.pods import has_ended
-from diloco_operator.reconcile.children.pod_security import main_container, pod_security, tmp_volumes
+from diloco_operator.reconcile.children.pod_security import pod_security, restricted_main, tmp_volumes
 from diloco_operator.timeouts import EXPORT
 
 from diloco_cli.cluster import CommandError
@@ -51,7 +51,7 @@ class PodRequest:
 def manifest(request: PodRequest) -> Obj:
     """The pod's manifest. Like all pods of a job it satisfies the restricted Pod Security profile. Pure."""
     syncer = syncer_container(request.template)
-    container = main_container(
+    container = restricted_main(
         {
             "name": names.EXPORT_CONTAINER,
             "image": request.image,

@@ -64,7 +64,7 @@ def restricted(container: Mapping[str, Any]) -> Obj:
     return {**container, "securityContext": security_context}
 
 
-def main_container(container: Mapping[str, Any]) -> Obj:
+def restricted_main(container: Mapping[str, Any]) -> Obj:
     """Restrict the main container and make its root file system read-only, with a writable /tmp that is also its home directory."""
     main = restricted(container)
     main["securityContext"].setdefault("readOnlyRootFilesystem", True)
@@ -84,6 +84,6 @@ def has_tmp(container: Mapping[str, Any]) -> bool:
 
 
 def tmp_volumes(container: Mapping[str, Any]) -> list[Obj]:
-    """The pod's volume for the /tmp that `main_container` mounts; [] if it mounts none."""
+    """The pod's volume for the /tmp that `restricted_main` mounts; [] if it mounts none."""
     mounted = any(each["name"] == names.TMP_VOLUME for each in container.get("volumeMounts") or ())
     return [{"name": names.TMP_VOLUME, "emptyDir": {}}] if mounted else []

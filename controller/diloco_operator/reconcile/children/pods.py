@@ -26,7 +26,7 @@ from diloco_operator.kube.quantities import quantity
 from diloco_operator.reconcile.children.claims import claiming, with_claim
 from diloco_operator.reconcile.children.peers import Peers
 from diloco_operator.reconcile.children.places import gang_label
-from diloco_operator.reconcile.children.pod_security import main_container, pod_security, restricted, tmp_volumes, with_access
+from diloco_operator.reconcile.children.pod_security import pod_security, restricted, restricted_main, tmp_volumes, with_access
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.grantors.interface import PodPlace
 from diloco_operator.reconcile.grantors.registry import grantor_of
@@ -105,7 +105,7 @@ def learner_template_base(
     kind = CATALOGUE[pool.accelerator]
     container = _container(template, names.LEARNER_CONTAINER)
     allowed = with_access(container, template, kind.access, users=config.assign_users)
-    learner = main_container(_with_contract(allowed, [_value(name, "") for name in _IDENTITY]))
+    learner = restricted_main(_with_contract(allowed, [_value(name, "") for name in _IDENTITY]))
     if kind.resource and not claimed_devices(template):
         learner["resources"] = _with_devices(container.get("resources") or {}, kind.resource, pool.shape.accelerators_per_host)
     if memory:
@@ -233,7 +233,7 @@ def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str)
         "ports": [{"name": "grpc", "containerPort": contract.SYNCER_PORT}],
         "resources": _syncer_resources(config),
     }
-    syncer = main_container(_with_contract({**defaults, **container}, env))
+    syncer = restricted_main(_with_contract({**defaults, **container}, env))
     syncer["volumeMounts"] = [*syncer["volumeMounts"], {"name": names.STATE_VOLUME, "mountPath": contract.MOUNT_STATE}]
     syncer["terminationMessagePath"] = contract.TERMINATION_LOG
     others = [restricted(c) for c in template.spec.get("containers") or () if c is not container]

@@ -14,7 +14,7 @@ from diloco_operator.fleet.resources import Resources, learner_resources, resour
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.reconcile.observe.shared_memory import counted
-from diloco_operator.reconcile.observe.template import main_container
+from diloco_operator.reconcile.observe.template import container_named
 from diloco_operator.reconcile.observe.template_hash import hashed_classes, job_file_digest, learner_hash, syncer_hash
 
 
@@ -60,7 +60,7 @@ def host_needs(pool: Pool) -> Resources:
     if not resource or claimed_devices(pool.template.spec):
         return needs
     # The operator's count replaces what the learner's container requests; other containers may request accelerators besides.
-    learner = main_container(pool.template.spec, names.LEARNER_CONTAINER)
+    learner = container_named(pool.template.spec, names.LEARNER_CONTAINER)
     requested = 0
     if learner is not None:
         requested = dict(resources_of({"containers": [learner]}).devices).get(resource, 0)

@@ -16,7 +16,7 @@ from diloco_operator.accelerators import CATALOGUE, Family
 from diloco_operator.api import names
 from diloco_operator.api.spec import Pool
 from diloco_operator.kube.quantities import quantity
-from diloco_operator.reconcile.observe.template import main_container
+from diloco_operator.reconcile.observe.template import container_named
 
 PATH = "/dev/shm"  # noqa: S108 - a path in the container, where a volume is mounted
 _PER_ACCELERATOR = 1 << 30
@@ -26,7 +26,7 @@ _PER_ACCELERATOR = 1 << 30
 def shared_memory(pool: Pool) -> int:
     """Bytes of the volume that the operator adds to the pool's pods. 0 if the pool needs none, or its template has its own."""
     template = pool.template.spec
-    container = main_container(template, names.LEARNER_CONTAINER)
+    container = container_named(template, names.LEARNER_CONTAINER)
     if container is None or template.get("hostIPC") is True or _mounts_its_own(container):
         return 0
     if pool.shared_memory is not None:
@@ -41,7 +41,7 @@ def counted(pool: Pool) -> Mapping[str, Any]:
     template, more = pool.template.spec, shared_memory(pool)
     if not more:
         return template
-    main = main_container(template, names.LEARNER_CONTAINER)
+    main = container_named(template, names.LEARNER_CONTAINER)
     containers = [_with_memory(main, more) if main is not None and container is main else container for container in template["containers"]]
     return {**_with_memory(template, more), "containers": containers}
 

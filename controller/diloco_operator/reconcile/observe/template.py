@@ -59,7 +59,7 @@ def _learner(where: str, pool: Pool, spec: Spec) -> _Problems:
         return  # a value of the wrong type cannot be checked further
     yield from _common(where, pool.template, spec, names.LEARNER_CONTAINER, restart="Never")
     template = pool.template.spec
-    container = main_container(template, names.LEARNER_CONTAINER)
+    container = container_named(template, names.LEARNER_CONTAINER)
     if container is None:
         yield Cause(f"{where}.spec.containers", f"needs one container named {names.LEARNER_CONTAINER!r}, the training program")
         return
@@ -84,7 +84,7 @@ def _syncer(where: str, template: PodTemplate, spec: Spec) -> _Problems:
         yield from malformed
         return
     yield from _common(where, template, spec, names.SYNCER_CONTAINER, restart="OnFailure")
-    container = main_container(template.spec, names.SYNCER_CONTAINER)
+    container = container_named(template.spec, names.SYNCER_CONTAINER)
     if _true(template.spec, "hostNetwork"):
         yield Cause(f"{where}.spec.hostNetwork", f"must be false: syncers on one host would compete for port {contract.SYNCER_PORT}")
     if container is None:
@@ -235,7 +235,7 @@ def _hardware_labels(at: str, template: Mapping[str, Any], unit: UnitShape) -> _
 
 
 # --- shape ------------------------------------------------------------------------------------------------------------
-def main_container(template: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+def container_named(template: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     """None if the template has no container of this name."""
     containers = template.get("containers")
     known = containers if isinstance(containers, list) else ()
