@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 import traceback
 from collections.abc import Iterable, Mapping
@@ -194,9 +193,6 @@ def main(arguments: list[str]) -> int:
     names: list[str] = given.names or list(chosen)
     if unknown := [name for name in names if name not in ALL]:
         parser.error(f"no benchmark is named {', '.join(unknown)}; the names are {', '.join(ALL)}")
-    # Bytecode is kept, whatever the shell says: without it each process that a benchmark starts compiles its libraries anew.
-    sys.dont_write_bytecode = False
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     commit = measured_commit()
     results = [run(name, ALL[name], smoke=given.smoke, commit=commit) for name in names]
     return 0 if all(results) else 1
