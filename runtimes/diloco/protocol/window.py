@@ -23,8 +23,8 @@ from diloco.wording import plural
 QUEUE_SECONDS = 0.1
 """How long a chunk waits on a full link: long enough that a busy process at either end does not leave the link idle."""
 MOST_QUEUE_BYTES = 8 << 20
-"""The most that waits on a link. On one of several Gbit/s more would fall out of the processors' caches before it is read, which costs both
-ends up to a quarter of their rate."""
+"""The most that waits on a link. With a window of 64 MiB loopback carried a quarter less, probably because chunks fell out of the
+processors' caches before they were read."""
 LEAST_BYTES, FIRST_BYTES, MOST_BYTES = 64 << 10, 512 << 10, 64 << 20
 """Bytes of the window: the least, the first before anything was measured, and the most, which carries 4.7 Gbit/s over a round trip of
 100 ms."""

@@ -283,7 +283,7 @@ class TapeWriter:
             try:
                 await asyncio.to_thread(self._write, batch)
             except Exception as error:  # noqa: BLE001 - whatever it is, merges must not wait for a writer that has ended
-                if not isinstance(error, OSError):
+                if not isinstance(error, OSError):  # a full volume is none of our defects
                     _log.exception("a defect of the tape")
                 self._lose(self._refusal(error), batch, after)
                 continue

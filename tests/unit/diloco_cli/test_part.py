@@ -37,7 +37,7 @@ AT = {"address": "syncer.example.com:7077", "secretName": "bytes-lm-home"}
 
 
 async def a_job_in(cluster: FakeCluster, *, parts: list[Obj] | None = None, signed: int = 2) -> None:
-    """The job `bytes-lm`, and what an operator has made for its part: certificates for the first attempts of so many units."""
+    """Make the job `bytes-lm`, and what an operator has made for its part. `signed`: units with a certificate for their first attempt."""
     api = cluster.api
     await api.create(names.CUSTOM_RESOURCES, build_crd())
     await api.create(names.NAMESPACES, {"metadata": {"name": "team"}})
