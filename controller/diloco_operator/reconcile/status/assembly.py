@@ -86,7 +86,8 @@ def assemble(
     learners, state = context.all_learners, job_state(statements, job.status)
     elsewhere = Elsewhere() if state.get("state") in OVER else counted_elsewhere(context)
     pools = [*_pools(context, scaling, contributing), *_pools_away(context)]
-    parts = _parts(context, state)
+    tokens = _tokens_elsewhere(context, result)
+    parts = _parts(context, state, tokens)
     model = model_status(context, result)
     # Never lower: the same spec.retry would start the job a second time.
     acted_on = max(retry or 0, job.status.get("retry") or 0)
@@ -104,7 +105,7 @@ def assemble(
             "min": learners.min,
             "max": learners.max,
         },
-        **({"outside": _ended(_outside(context), state, context.now)} if learners.outside else {}),
+        **({"outside": _ended(_outside(context), state, context.now, tokens)} if learners.outside else {}),
         **({"parts": parts} if parts else {}),
         **({"home": _home(context)} if context.is_part else {}),
         "units": [write_unit(_recent(context, record)) | figures(context, record) for record in _ordered(context, scaling.records)],
@@ -122,7 +123,7 @@ def with_parts(context: ReconcileContext, status: dict[str, Any]) -> dict[str, A
         return status
     ended = replace(context, report=None)  # the syncer has ended, and its last report says nothing about now
     here = [pool for pool in status.get("pools") or () if not pool.get("cluster")]
-    return {**status, "parts": _parts(ended, status), **_summed([*here, *_pools_away(ended)])}
+    return {**status, "parts": _parts(ended, status, _tokens_elsewhere(ended, None)), **_summed([*here, *_pools_away(ended)])}
 
 
 def _summed(pools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -143,18 +144,38 @@ def _outside(context: ReconcileContext) -> list[dict[str, Any]]:
     return entries
 
 
-def _ended(units: Iterable[dict[str, Any]], state: Mapping[str, Any], now: float) -> list[dict[str, Any]]:
-    """Say of units that this operator does not run what became of them with the syncer, if it has ended. `state`: of the job."""
+def _ended(units: Iterable[dict[str, Any]], state: Mapping[str, Any], now: float, tokens: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Say of units that this operator does not run what became of them with the syncer, if it has ended. `state`: of the job. `tokens`: by
+    unit."""
     if syncer_runs(state.get("state", "")):
         return list(units)
     phase = UnitPhase.DONE if state["state"] == JobState.COMPLETE else UnitPhase.DISCONNECTED
     last = {"state": phase.value, "since": format_timestamp(now)}
-    return [{**unit, **last} if unit.get("state") in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING) else unit for unit in units]
+    return [
+        {
+            **unit,
+            **(last if unit.get("state") in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING) else {}),
+            **({"tokens": tokens[unit["name"]]} if tokens.get(unit["name"]) else {}),
+        }
+        for unit in units
+    ]
 
 
-def _parts(context: ReconcileContext, state: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What the syncer says about each part. Without a recent report everything stays as it was. `state`: of the job. Of the parts that the
-    job had before, what they trained and cost stays: else it would count as that of this cluster."""
+def _tokens_elsewhere(context: ReconcileContext, result: Result | None) -> dict[str, int]:
+    """Tokens of the units that this operator does not run, by name: as the job's result says, which may leave units out, else as the syncer
+    last reported, else as status has them. A job trains on between the last report and its end."""
+    status = context.observed.job.status
+    on_record = itertools.chain(status.get("outside") or (), *(part.get("units") or () for part in status.get("parts") or ()))
+    return {
+        **{unit["name"]: unit.get("tokens", 0) for unit in on_record},
+        **({unit.unit: unit.tokens for unit in context.report.units.values()} if context.report is not None else {}),
+        **({unit.unit: unit.tokens for unit in result.units} if result is not None else {}),
+    }
+
+
+def _parts(context: ReconcileContext, state: Mapping[str, Any], tokens: Mapping[str, int]) -> list[dict[str, Any]]:
+    """What the syncer says about each part. Without a recent report everything stays as it was. `state`: of the job. `tokens`: by unit. Of
+    the parts that the job had before, what they trained and cost stays: else it would count as that of this cluster."""
     before = _by_name(context.observed.job.status.get("parts"))
     report = context.report
     running = syncer_runs(state.get("state", ""))
@@ -163,12 +184,13 @@ def _parts(context: ReconcileContext, state: Mapping[str, Any]) -> list[dict[str
         old = before.get(part.name, {})
         if report is not None:
             heard = _heard(reported_units(report, part.units), old.get("units"), report.received_at) | _link(report, part)
-            if "units" in heard or "tokens" in old:
-                heard["tokens"] = max(_tokens(report, part), old.get("tokens", 0))
         else:
             heard = {key: value for key, value in old.items() if key in _HEARD}
+        total = max(_tokens_of(part, tokens), old.get("tokens", 0))
+        if total or "units" in heard:
+            heard["tokens"] = total
         if "units" in heard:
-            heard["units"] = _ended(heard["units"], state, context.now)
+            heard["units"] = _ended(heard["units"], state, context.now, tokens)
             if not running:
                 heard = {key: value for key, value in heard.items() if key not in _OF_NOW} | {"contributing": 0, "tokensPerSecond": 0.0}
         entries.append({"name": part.name, **heard, **_stated(context, part.name, old, running=running)})
@@ -184,10 +206,10 @@ def _parts(context: ReconcileContext, state: Mapping[str, Any]) -> list[dict[str
 _GONE = "the job has no units in this cluster any more"
 
 
-def _tokens(report: Report, part: Part) -> int:
+def _tokens_of(part: Part, tokens: Mapping[str, int]) -> int:
     """Tokens of all units that the part has had, also of those beyond the present sizes of its pools."""
     pools = [pool.name for pool in part.pools]
-    return sum(unit.tokens for name, unit in report.units.items() if any(names.unit_index(pool, name) is not None for pool in pools))
+    return sum(count for name, count in tokens.items() if any(names.unit_index(pool, name) is not None for pool in pools))
 
 
 def _by_name(entries: Iterable[dict[str, Any]] | None) -> dict[str, dict[str, Any]]:

@@ -115,7 +115,7 @@ def _result(message: str) -> Result | None:
         result = Result.model_validate_json(message)
     except ValidationError:
         return None
-    counts = (result.step, result.steps, result.tokens)
+    counts = (result.step, result.steps, result.tokens, *(count for unit in result.units for count in (unit.tokens, unit.steps)))
     losses = (loss for loss in (result.loss, result.held_out_loss) if loss is not None)
     return result if all(0 <= count <= MOST_COUNT for count in counts) and all(map(math.isfinite, losses)) else None
 

@@ -49,6 +49,13 @@ def test_syncer_that_succeeded_completes_the_job_with_its_figures() -> None:
     assert (unit["state"], unit["tokens"], unit["steps"]) == ("Completed", 64000, 500)
 
 
+@pytest.mark.parametrize("counts", [{"tokens": -1}, {"tokens": 2**63}, {"steps": -1}, {"steps": 2**63}])
+def test_a_result_with_a_count_that_no_status_can_have_is_not_read(counts: dict[str, int]) -> None:
+    [unit] = RESULT.units
+    stage = completed(RESULT.model_copy(update={"units": [unit.model_copy(update=counts)]}))
+    assert stage.condition("Complete")["message"].startswith("the syncer ended with status 0, but left no readable result")
+
+
 def test_end_of_a_job_whose_claim_is_a_folder_of_this_machine_names_the_folder_and_no_deletion() -> None:
     """As under `diloco up`: the folder of the claim stays when the job goes."""
     stage = trained()

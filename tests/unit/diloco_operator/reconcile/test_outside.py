@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node
+from builders.pods import exits
 from builders.stage import Stage
 from cryptography import x509
+from diloco.contract import Result, UnitResult
 from diloco_operator.api.addresses import Address, parse_address
 from diloco_operator.certificates.view import project_certificates
 from diloco_operator.reconcile import OperatorConfig
@@ -124,6 +126,17 @@ def test_status_says_which_of_them_have_joined() -> None:
     stage.now += 3600
     stage.settle()
     assert stage.status["outside"][0] == lab, "it stays while the syncer is silent"
+
+
+def test_what_a_learner_outside_trained_after_the_last_report_is_counted_when_the_job_is_complete() -> None:
+    stage = a_stage(None, "lab", "tokyo").train()
+    stage.syncer_says("lab", 1, UnitPhase.CONTRIBUTING, tokens=4000)
+    stage.settle()
+    result = Result(step=9, steps=9, tokens=4100, units=[UnitResult(unit="lab", tokens=4100, steps=1, contributions=1)])
+    exits(stage.syncer, 0, stage.now, message=result.model_dump_json(by_alias=True))
+    stage.settle()
+    [lab, tokyo] = stage.status["outside"]
+    assert (lab["state"], lab["tokens"], tokyo) == ("Done", 4100, {"name": "tokyo"})
 
 
 def test_a_learner_outside_counts_for_the_quorum() -> None:

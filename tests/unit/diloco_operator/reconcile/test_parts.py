@@ -16,6 +16,7 @@ from builders.pods import exits
 from builders.reports import a_report
 from builders.stage import Stage
 from diloco import contract
+from diloco.contract import Result, UnitResult
 from diloco_operator.api import names
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.certificates.view import project_certificates
@@ -271,6 +272,31 @@ def test_of_the_link_to_a_syncer_that_has_ended_only_the_bytes_stay(ends: bool) 
         home.settle()
         home.kubelets_finish_deletions()
     assert link_of(home.status) == {"receivedBytes": 2500, "sentBytes": 900}
+
+
+def test_what_a_part_trained_after_the_last_report_is_counted_when_the_job_is_complete() -> None:
+    home = a_home(units=2).train()
+    home.syncer_says(UNIT, 1, UnitPhase.CONTRIBUTING, tokens=4000)
+    home.settle()
+    units = [UnitResult(unit=unit, tokens=tokens, steps=1, contributions=1) for unit, tokens in {"v5p-0": 6000, UNIT: 6500}.items()]
+    exits(home.syncer, 0, home.now, message=Result(step=9, steps=9, tokens=12_500, units=units).model_dump_json(by_alias=True))
+    home.settle()
+    [part] = home.status["parts"]
+    [unit] = part["units"]
+    assert (unit["state"], unit["tokens"], part["tokens"], home.unit("v5p-0")["tokens"]) == ("Done", 6500, 6500, 6000)
+    home.settle()
+    assert home.status["parts"] == [part], "it stays so"
+
+
+def test_a_result_without_room_for_the_units_of_a_part_takes_nothing_from_what_was_reported() -> None:
+    home = a_home(units=2).train()
+    home.syncer_says(UNIT, 1, UnitPhase.CONTRIBUTING, tokens=4000)
+    home.settle()
+    exits(home.syncer, 0, home.now, message=Result(step=9, steps=9, tokens=12_500).model_dump_json(by_alias=True))
+    home.restart_operator()
+    home.settle()
+    [part] = home.status["parts"]
+    assert ([unit["tokens"] for unit in part["units"]], part["tokens"]) == ([4000], 4000)
 
 
 def test_home_keeps_what_it_knew_of_a_part_while_its_own_syncer_is_silent() -> None:
