@@ -123,6 +123,8 @@ class TapeWriter:
         self._unrecorded: set[int] = set()
         """Merges that are not applied yet and for which the segment of the next snapshot will have no record, by outer step."""
         self._file: BinaryIO | None = None
+        self._retirement = asyncio.Lock()
+        """Two snapshots can end at about the same time, such as the last two of a job."""
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         """Writes notes if no merge comes."""
@@ -222,7 +224,8 @@ class TapeWriter:
         if not self._based and position == self._begun:
             self._base_ended(durable=durable)
         if durable:
-            await asyncio.to_thread(self._retire, position.segment)
+            async with self._retirement:
+                await asyncio.to_thread(self._retire, position.segment)
 
     def _base_ended(self, *, durable: bool) -> None:
         if self._lost:  # again, since that snapshot was begun

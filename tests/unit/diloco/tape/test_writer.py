@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,7 +16,7 @@ from builders.full_volume import with_free_bytes
 from builders.virtual_time import until
 from diloco.tape import writer as tape_writer
 from diloco.tape.records import RecordFile, write_record
-from diloco.tape.segments import heads, segments
+from diloco.tape.segments import heads, retire, segments
 from diloco.tape.writer import TapeWriter
 
 VALUES = np.arange(4, dtype=np.float32)
@@ -176,6 +178,32 @@ async def test_the_values_of_a_merge_that_the_snapshot_does_not_hold_stay(tmp_pa
     writing.tape.applied(1)
     await writing.snapshot()
     assert values_of(tmp_path / "tape") == []
+
+
+async def test_two_snapshots_that_end_at_the_same_time_keep_what_was_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the last two of a job can."""
+    writing = Writing(tmp_path / "tape")
+    positions = []
+    for t in (1, 2):
+        writing.merge(t)
+        await writing.tape.idle()
+        writing.tape.applied(t)
+        positions.append(writing.tape.begin_snapshot())
+    await writing.tape.idle()
+    together = threading.Barrier(2)
+
+    def retire_when_both_have_looked(*arguments: Any) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait(0.2)
+        retire(*arguments)
+
+    monkeypatch.setattr(tape_writer, "retire", retire_when_both_have_looked)
+    await asyncio.gather(*(writing.tape.snapshot_ended(position, durable=True) for position in positions))
+    assert writing.written() == [("merge", 1), ("merge", 2)]
+    assert values_of(tmp_path / "tape") == []
+    assert not caplog.records
 
 
 async def test_history_is_bounded(tmp_path: Path) -> None:
