@@ -16,11 +16,13 @@ import pytest
 import yaml
 from builders.chart import NAMESPACE, RELEASE
 from builders.control_plane import ControlPlane
+from builders.dra import a_device_slice
 from builders.event_files import steps_of
 from builders.kube_jobs import ACCOUNT, KubeCluster, kube_cluster, operator, watched_states
 from builders.kube_objects import eventually
 from builders.local import WAIT_SECONDS, is_gone, is_true, wait_for
 from builders.local_jobs import a_fleet, a_quadratic_job, samples_drawn, steps_taken
+from builders.nodes import a_fleet_node
 from builders.operator_process import OperatorReplica
 from builders.workloads import FINALIZER as KUEUE_FINALIZER
 from builders.workloads import workloads_crd
@@ -28,6 +30,8 @@ from diloco_operator.api.losses import parse_losses
 from diloco_operator.api.names import (
     CUSTOM_RESOURCES,
     DILOCO_JOBS,
+    DRA,
+    GPU_DRIVER,
     PODS,
     SERVICES,
     VOLUME_CLAIMS,
@@ -351,7 +355,8 @@ async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane:
     plane.kubectl("apply", "-f", "-", input=yaml.safe_dump(crd))
     plane.wait_until_established(crd["metadata"]["name"])
     # One GPU host for each job: the minimum of a job comes before what another has beyond its own.
-    async with kube_cluster(plane, tmp_path, a_fleet(tpus=1, gpus=3)) as cluster:
+    fleet = [*a_fleet(tpus=1, gpus=3), a_fleet_node("dra-0", cpu=192, memory="2048Gi", pods=110)]
+    async with kube_cluster(plane, tmp_path, fleet) as cluster:
         # Objects with names that a job needs, but of another owner: the operator checks the owner.
         for obj in strangers("taken", "busy"):
             await cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(obj))
@@ -367,6 +372,8 @@ async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane:
             await wait_for(cluster.client, VOLUME_CLAIMS, "default", "busy-syncer", is_gone)  # retain: Delete, by the garbage collector
             await ask_grantors(cluster, since)
             await repeat_an_event(cluster, since)
+            await name_another_cluster(cluster, since)
+            await claim_devices_twice(cluster, since)
         with operator(plane, tmp_path, "second"):
             await cluster.kubectl("patch", "secret", "quad-ca", "--type=merge", "-p", json.dumps({"data": {"ca.key": ""}}))
             await force_delete(cluster, await cluster.pod_of("quad", "h100-0"))
@@ -413,8 +420,36 @@ async def repeat_an_event(cluster: KubeCluster, since: int) -> None:
     for suspend in (True, False, True):
         await cluster.change("waits", {"suspend": suspend})
         await cluster.job("waits", suspended if suspend else lambda job: not suspended(job))
-    await asked_for(cluster, since, "patch", "events")
+    await asked_for(cluster, since, ("", "events", "", "patch"))
     await cluster.kubectl("delete", "dlj", "waits")
+
+
+async def name_another_cluster(cluster: KubeCluster, since: int) -> None:
+    """A job with a pool elsewhere has a finalizer, whether the operator knows that cluster or not."""
+    job = a_quadratic_job("parted", units={"h100": 1})
+    [pool] = job["spec"]["pools"]
+    job["spec"]["pools"].append({**pool, "name": "far", "cluster": "tokyo"})
+    job["spec"]["syncer"] = {"externalAddress": "syncer.example.com"}
+    await cluster.apply(job)
+    await asked_for(cluster, since, ("diloco.dev", "dilocojobs", "", "patch"))
+    await cluster.kubectl("delete", "dlj", "parted")
+
+
+async def claim_devices_twice(cluster: KubeCluster, since: int) -> None:
+    """Only DRA offers the GPUs of the unit's host. The second attempt finds the ResourceClaimTemplate of the first."""
+    selector = {"cel": {"expression": f"device.driver == '{GPU_DRIVER}'"}}
+    device_class = {"apiVersion": f"{DRA}/v1", "kind": "DeviceClass", "metadata": {"name": GPU_DRIVER}, "spec": {"selectors": [selector]}}
+    for obj in (device_class, a_device_slice("dra-0", product="NVIDIA H200")):
+        await cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(obj))
+    job = a_quadratic_job("claims", units={"h100": 1})
+    job["spec"]["pools"][0] |= {"accelerator": "nvidia-h200-141gb"}
+    await cluster.apply(job)
+    await wait_for(cluster.client, PODS, "default", "claims-h100-0-a1-0", lambda obj: obj is not None)
+    await force_delete(cluster, await cluster.pod_of("claims", "h100-0"))
+    for verb in ("create", "get"):
+        await asked_for(cluster, since, (DRA, "resourceclaimtemplates", "", verb))
+    await cluster.kubectl("delete", "dlj", "claims")
+    await cluster.kubectl("delete", "resourceslice/dra-0-gpus", f"deviceclass/{GPU_DRIVER}")
 
 
 async def ask_grantors(cluster: KubeCluster, since: int) -> None:
@@ -424,7 +459,7 @@ async def ask_grantors(cluster: KubeCluster, since: int) -> None:
     await cluster.apply(a_job_without_hardware("asks", {"mode": "Autoscaler"}))
     await cluster.apply(a_job_without_hardware("queued", {"mode": "Existing"}, queueName="team"))
 
-    await asked_for(cluster, since, "list", "events")
+    await asked_for(cluster, since, ("", "events", "", "list"))
     await wait_for(cluster.client, PODS, "default", queued, lambda obj: obj is not None)
     admitted = [
         {"op": "remove", "path": "/spec/schedulingGates"},
@@ -434,7 +469,7 @@ async def ask_grantors(cluster: KubeCluster, since: int) -> None:
     await cluster.client.bind("default", queued, "a-node-that-is-gone")
     await cluster.change("queued", {"suspend": True})
     for what in ("pods", "pods/status"):
-        await asked_for(cluster, since, "patch", what)
+        await asked_for(cluster, since, ("", what, "", "patch"))
     await cluster.kubectl("patch", "pod", queued, "--type=merge", "-p", json.dumps({"metadata": {"finalizers": None}}))
     await cluster.kubectl("delete", "dlj", "asks", "queued")
 
@@ -447,14 +482,13 @@ def a_job_without_hardware(name: str, provisioning: Obj, **spec: Any) -> Obj:
     return job
 
 
-async def asked_for(cluster: KubeCluster, since: int, verb: str, resource: str) -> None:
-    """Wait until the operator has done this to a resource, with success."""
-    wanted = ("", resource, "", verb)
+async def asked_for(cluster: KubeCluster, since: int, right: Right) -> None:
+    """Wait until the operator has used this right, with success."""
 
     async def has() -> bool:
-        return wanted in used(requests(cluster.control, since), {wanted})
+        return right in used(requests(cluster.control, since), {right})
 
-    await eventually(has, f"{verb} {resource}", seconds=WAIT_SECONDS)
+    await eventually(has, f"a request by the right {right}", seconds=WAIT_SECONDS)
 
 
 def strangers(objects: str, pod: str) -> Iterator[Obj]:
