@@ -31,12 +31,21 @@ def test_commands_of_kubectl_and_helm_have_these_subcommands_and_options(page: s
         _, *rest = words(text)
         if rest[0] == "diloco":
             continue
-        shown = help_of(program, rest[0])
+        subcommand = subcommand_of(program, rest)
+        shown = help_of(program, *subcommand)
         assert shown is not None, f"{page}: `{text}`: {program} has no subcommand {rest[0]}"
         general = general_options() if program == "kubectl" else ""
         for option in (word.partition("=")[0] for word in rest if word.startswith("-")):
             known = re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", shown + general)
-            assert known, f"{page}: `{text}`: {program} {rest[0]} has no option {option}"
+            assert known, f"{page}: `{text}`: {program} {' '.join(subcommand)} has no option {option}"
+
+
+def subcommand_of(program: str, rest: list[str]) -> list[str]:
+    """The first words after the program, such as `create token`. The first of them, if it has no such subcommand."""
+    count = 1
+    while count < len(rest) and help_of(program, *rest[: count + 1]) is not None:
+        count += 1
+    return rest[:count]
 
 
 @cache
