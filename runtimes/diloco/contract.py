@@ -412,7 +412,6 @@ class UnitResult(_Report):
     tokens: int
     steps: int
     contributions: int
-    refused: dict[str, int] = Field(default_factory=dict)
 
 
 class Result(_Report):

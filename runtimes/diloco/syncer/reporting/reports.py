@@ -114,7 +114,6 @@ def make_result(facts: Facts, core: Core, ledger: Ledger, unit_stats: UnitStatsT
             tokens=ledger.unit(stats.unit).tokens,
             steps=ledger.unit(stats.unit).steps,
             contributions=core.contributions_of(stats.unit).contributions,
-            refused=stats.refused,
         )
         for stats in unit_stats.all()
     ]
@@ -124,7 +123,7 @@ def make_result(facts: Facts, core: Core, ledger: Ledger, unit_stats: UnitStatsT
         steps=facts.steps,
         tokens=ledger.tokens,
         contributions=sum(unit.contributions for unit in units),
-        refused=_work_refused(unit.refused for unit in units),
+        refused=_work_refused(stats.refused for stats in unit_stats.all()),
         refusal=_dominant_refusal(unit_stats.all()),
         loss=unit_stats.loss(),
         held_out_loss=held_out_loss(facts.evaluations),
