@@ -124,7 +124,7 @@ class TapeWriter:
         """Merges that are not applied yet and for which the segment of the next snapshot will have no record, by outer step."""
         self._file: BinaryIO | None = None
         self._retirement = asyncio.Lock()
-        """Two snapshots can end at about the same time, such as the last two of a job."""
+        """Held while segments are retired: two snapshots can end at about the same time, such as the last two of a job."""
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         """Writes notes if no merge comes."""

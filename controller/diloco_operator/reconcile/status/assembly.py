@@ -162,8 +162,8 @@ def _ended(units: Iterable[dict[str, Any]], state: Mapping[str, Any], now: float
 
 
 def _tokens_elsewhere(context: ReconcileContext, result: Result | None) -> dict[str, int]:
-    """Tokens of the units that this operator does not run, by name: as the job's result says, which may leave units out, else as the syncer
-    last reported, else as status has them. A job trains on between the last report and its end."""
+    """Tokens by unit, at least of those that this operator does not run. The job's result comes first, as a job trains on between the last
+    report and its end. It may leave units out: those have the tokens of the last report, or else of status."""
     status = context.observed.job.status
     on_record = itertools.chain(status.get("outside") or (), *(part.get("units") or () for part in status.get("parts") or ()))
     return {

@@ -196,7 +196,7 @@ async def test_two_snapshots_that_end_at_the_same_time_keep_what_was_said_once(
 
     def retire_when_both_have_looked(*arguments: Any) -> None:
         with contextlib.suppress(threading.BrokenBarrierError):
-            together.wait(0.2)
+            together.wait(0.2)  # in vain, if one thread retires after the other
         retire(*arguments)
 
     monkeypatch.setattr(tape_writer, "retire", retire_when_both_have_looked)

@@ -684,7 +684,7 @@ def test_a_syncer_that_has_just_come_back_blames_no_unit_for_the_silence_before(
     part = a_part(learners={"stallTimeout": "60s"}).train()
 
     def restarts_after(seconds: float) -> int:
-        """How often the unit has restarted when the syncer, connected for so long, reports that it has not heard from it."""
+        """Let the syncer, connected for so long, report that it does not hear the unit. Return how often the unit has restarted."""
         part.syncer_says(UNIT, 1, UnitPhase.DISCONNECTED, seconds_since_heard=300.0)
         assert part.report is not None
         part.report = replace(part.report, connected_at=part.now - seconds)
