@@ -13,6 +13,9 @@ import pytest
 from builders.control_plane import PROGRAMS, ControlPlane
 from builders.documents import PRESENT, inline_commands, words
 
+# A landing changes documents, and this costs seconds.
+pytestmark = pytest.mark.core
+
 WITH_RESOURCE = {"get", "describe", "delete", "scale", "wait", "explain", "patch", "label", "annotate", "taint", "edit"}
 
 
