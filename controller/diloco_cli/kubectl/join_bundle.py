@@ -66,13 +66,9 @@ async def read_bundle(
         known = f"it has: {', '.join(spec.learners.outside)}" if spec.learners.outside else "it has none"
         raise CommandError(f'job "{name}" has no learner "{learner}" in spec.learners.outside; {known}. Add it there first')
     key = names.outside_key(learner)
-    config = await awaited(
-        client, namespace, names.CONFIG_MAPS, names.config_map_name(name), seconds, lambda obj: bool(contents(obj, "data"))
-    )
-    secret = await awaited(
-        client, namespace, names.SECRETS, names.outside_secret_name(name), seconds, lambda obj: key in contents(obj, "data")
-    )
-    address = await syncer_address(client, namespace, name, spec, given, seconds)
+    config = await awaited(client, job, names.CONFIG_MAPS, names.config_map_name(name), seconds, lambda obj: bool(contents(obj, "data")))
+    secret = await awaited(client, job, names.SECRETS, names.outside_secret_name(name), seconds, lambda obj: key in contents(obj, "data"))
+    address = await syncer_address(client, job, spec, given, seconds)
     identity = decoded(secret, key)
     certificate = certificate_of(identity.decode(errors="replace"))
     if certificate is None:

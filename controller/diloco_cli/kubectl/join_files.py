@@ -15,7 +15,7 @@ from diloco_operator.api import names
 from diloco_operator.api.addresses import Address, parse_address
 from diloco_operator.api.spec import Spec
 from diloco_operator.kube.client import Client, NotFound, Obj
-from diloco_operator.kube.fields import contents
+from diloco_operator.kube.fields import contents, controller_uid
 from diloco_operator.program.duration import Duration
 from diloco_operator.reconcile.children.outside import external_address
 from diloco_operator.reconcile.observe.children import ingress_of
@@ -38,32 +38,37 @@ timeout_option = click.option(
 )
 
 
-async def syncer_address(client: Client, namespace: str, job: str, spec: Spec, given: str, seconds: float) -> Address:
+async def syncer_address(client: Client, job: Obj, spec: Spec, given: str, seconds: float) -> Address:
     try:
         if given or spec.syncer.external_address:
             return parse_address(given or spec.syncer.external_address)
     except ValueError as error:
         raise CommandError(str(error)) from error
+    name = job["metadata"]["name"]
     if spec.syncer.load_balancer is None:
         raise CommandError(
-            f'job "{job}" says no address at which learners outside its cluster find its syncer: set spec.syncer.externalAddress or '
+            f'job "{name}" says no address at which learners outside its cluster find its syncer: set spec.syncer.externalAddress or '
             "spec.syncer.loadBalancer, or give --address"
         )
-    service = await awaited(client, namespace, names.SERVICES, names.external_service_name(job), seconds, lambda obj: bool(ingress_of(obj)))
+    service = await awaited(client, job, names.SERVICES, names.external_service_name(name), seconds, lambda obj: bool(ingress_of(obj)))
     address = external_address("", ingress_of(service))
     assert address is not None, "it was awaited"
     return address
 
 
-async def awaited(client: Client, namespace: str, resource: Any, name: str, seconds: float, holds: Callable[[Obj], bool]) -> Obj:
-    """Return the object once `holds` is true of it. Raises `CommandError` if it is not after `seconds`."""
+async def awaited(client: Client, job: Obj, resource: Any, name: str, seconds: float, holds: Callable[[Obj], bool]) -> Obj:
+    """Return this object of the job once `holds` is true of it. Raises `CommandError` if it is not after `seconds`."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
         try:
-            obj = await client.get(resource, namespace, name)
-            if holds(obj):
+            obj = await client.get(resource, job["metadata"]["namespace"], name)
+            # What an earlier job of this name left stays for a while.
+            if controller_uid(obj["metadata"]) != job["metadata"]["uid"]:
+                lacks = "belongs to another object"
+            elif holds(obj):
                 return obj
-            lacks = "lacks what the operator or the cluster has to add"
+            else:
+                lacks = "lacks what the operator or the cluster has to add"
         except NotFound:
             lacks = "does not exist"
         if asyncio.get_running_loop().time() > deadline:

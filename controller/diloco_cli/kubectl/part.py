@@ -100,7 +100,7 @@ async def write_part(
     secret, good_until = await read_secret(client, namespace, job, cluster, seconds=seconds)
     files, kept = {_SECRET: (yaml_text([secret]).encode(), PRIVATE)}, ""
     if wanted:
-        at = {"address": await _address_of(client, namespace, home, address, seconds), "secretName": secret["metadata"]["name"]}
+        at = {"address": await _address_of(client, home, address, seconds), "secretName": secret["metadata"]["name"]}
         fresh = manifest_of(home, _training(secret), wanted, at, template)
         manifest = fresh if before is None else updated(before, fresh)
         if manifest != before:
@@ -143,15 +143,13 @@ async def read_secret(client: Client, namespace: str, name: str, cluster: str, *
     declared = _part(load(job).spec, cluster)
     if declared is None:
         raise CommandError(f'job "{name}" has no part "{cluster}" in spec.parts; give its pools by --pool KIND=UNITS')
-    config = await awaited(
-        client, namespace, names.CONFIG_MAPS, names.config_map_name(name), seconds, lambda obj: bool(contents(obj, "data"))
-    )
+    config = await awaited(client, job, names.CONFIG_MAPS, names.config_map_name(name), seconds, lambda obj: bool(contents(obj, "data")))
 
     def complete(secret: Obj) -> bool:
         signed = {names.attempt_of_key(key)[0] for key in contents(secret, "data")}
         return names.PART_IDENTITY in contents(secret, "data") and signed.issuperset(declared.units)
 
-    at_home = await awaited(client, namespace, names.SECRETS, names.part_secret_name(name, cluster), seconds, complete)
+    at_home = await awaited(client, job, names.SECRETS, names.part_secret_name(name, cluster), seconds, complete)
     certificate = certificate_of(decoded(at_home, names.PART_IDENTITY).decode(errors="replace"))
     if certificate is None:
         raise CommandError(f"Secret {names.part_secret_name(name, cluster)} holds no certificate for the part; see the operator's log")
@@ -168,8 +166,8 @@ def _part(spec: Spec, cluster: str) -> Part | None:
     return next((each for each in spec.parts if each.name == cluster), None)
 
 
-async def _address_of(client: Client, namespace: str, home: Obj, given: str, seconds: float) -> str:
-    return str(await syncer_address(client, namespace, home["metadata"]["name"], load(home).spec, given, seconds))
+async def _address_of(client: Client, home: Obj, given: str, seconds: float) -> str:
+    return str(await syncer_address(client, home, load(home).spec, given, seconds))
 
 
 def _training(secret: Obj) -> Obj:

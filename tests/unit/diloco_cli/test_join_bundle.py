@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from builders.cluster_scenes import on_a_cluster
+from builders.cluster_scenes import on_a_cluster, owner_of
 from builders.fake_cluster import FakeCluster
 from builders.jobs import Obj, a_job
 from diloco import contract
@@ -25,21 +25,25 @@ NOW = 1_795_208_460.0
 JOB_FILE = json.dumps({"name": "bytes-lm", "namespace": "team", "uid": "u", "training": {"steps": 10}})
 
 
-async def a_job_with(cluster: FakeCluster, outside: Sequence[str], syncer: Obj, *, secret: bool = True) -> None:
+async def a_job_with(cluster: FakeCluster, outside: Sequence[str], syncer: Obj, *, secret: bool = True) -> Obj:
     """The job `bytes-lm` with learners outside, and what an operator has made for it."""
     api = cluster.api
     await api.create(names.CUSTOM_RESOURCES, build_crd())
     await api.create(names.NAMESPACES, {"metadata": {"name": "team"}})
-    job = a_job().with_learners(1, 1, outside=list(outside)).with_pool().with_spec(syncer=syncer).build()
-    await api.create(names.DILOCO_JOBS, job)
-    config = {"metadata": {"name": "bytes-lm-job", "namespace": "team"}, "data": {contract.JOB_FILE_KEY: JOB_FILE}}
-    await api.create(names.CONFIG_MAPS, config)
+    wanted = a_job().with_learners(1, 1, outside=list(outside)).with_pool().with_spec(syncer=syncer).build()
+    job = await api.create(names.DILOCO_JOBS, wanted)
+    await api.create(names.CONFIG_MAPS, {"metadata": made_for(job, "bytes-lm-job"), "data": {contract.JOB_FILE_KEY: JOB_FILE}})
     if secret:
         issuer = Issuer(lambda: NOW, 3600.0)
         authority = issuer.authority("u")
         pems = {names.outside_key(name): issuer.sign(authority, Leaf("", contract.learner_identity("u", name, 1))) for name in outside}
         data = {key: base64.b64encode(text.encode()).decode() for key, text in {**pems, "ca.crt": authority.root.pem}.items()}
-        await api.create(names.SECRETS, {"metadata": {"name": "bytes-lm-outside-tls", "namespace": "team"}, "data": data})
+        await api.create(names.SECRETS, {"metadata": made_for(job, "bytes-lm-outside-tls"), "data": data})
+    return job
+
+
+def made_for(job: Obj, name: str) -> Obj:
+    return {"name": name, "namespace": "team", "ownerReferences": [owner_of(job)]}
 
 
 @on_a_cluster
@@ -64,9 +68,9 @@ async def test_a_given_address_wins(cluster: FakeCluster) -> None:
 
 @on_a_cluster
 async def test_the_address_of_a_load_balancer_is_awaited(cluster: FakeCluster) -> None:
-    await a_job_with(cluster, ["lab"], {"loadBalancer": {}})
+    job = await a_job_with(cluster, ["lab"], {"loadBalancer": {}})
     spec = {"type": "LoadBalancer", "ports": [{"port": 7077}]}
-    await cluster.api.create(names.SERVICES, {"metadata": {"name": "bytes-lm-syncer-external", "namespace": "team"}, "spec": spec})
+    await cluster.api.create(names.SERVICES, {"metadata": made_for(job, "bytes-lm-syncer-external"), "spec": spec})
     with pytest.raises(CommandError, match=r"Service bytes-lm-syncer-external lacks what the operator or the cluster has to add after 1 s"):
         await read_bundle(cluster.api, "team", "bytes-lm", "lab", "", seconds=1.0)
     status = {"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}}
@@ -81,6 +85,16 @@ async def test_what_is_missing_is_told_with_what_to_do(cluster: FakeCluster) -> 
     with pytest.raises(CommandError, match=r'has no learner "osaka" in spec.learners.outside; it has: lab'):
         await read_bundle(cluster.api, "team", "bytes-lm", "osaka", "", seconds=1.0)
     with pytest.raises(CommandError, match=r"Secret bytes-lm-outside-tls does not exist after 1 s"):
+        await read_bundle(cluster.api, "team", "bytes-lm", "lab", "", seconds=1.0)
+
+
+@on_a_cluster
+async def test_what_an_earlier_job_of_the_name_left_is_in_no_bundle(cluster: FakeCluster) -> None:
+    job = await a_job_with(cluster, ["lab"], {"externalAddress": "syncer.example.com"}, secret=False)
+    owner = {**owner_of(job), "uid": "of-an-earlier-job"}
+    left: Obj = {"name": "bytes-lm-outside-tls", "namespace": "team", "ownerReferences": [owner], "finalizers": ["example.com/stays"]}
+    await cluster.api.create(names.SECRETS, {"metadata": left, "data": {"lab-a1.pem": "bm9uZQ=="}})
+    with pytest.raises(CommandError, match="Secret bytes-lm-outside-tls belongs to another object after 1 s; kubectl diloco doctor says"):
         await read_bundle(cluster.api, "team", "bytes-lm", "lab", "", seconds=1.0)
 
 

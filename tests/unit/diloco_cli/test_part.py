@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from builders.cluster_scenes import Limited, on_a_cluster
+from builders.cluster_scenes import Limited, on_a_cluster, owner_of
 from builders.documents import ROOT
 from builders.fake_cluster import FakeCluster
 from builders.jobs import Obj, a_job, gpu_pool, tpu_pool
@@ -41,8 +41,9 @@ async def a_job_in(cluster: FakeCluster, *, parts: list[Obj] | None = None, sign
     api = cluster.api
     await api.create(names.CUSTOM_RESOURCES, build_crd())
     await api.create(names.NAMESPACES, {"metadata": {"name": "team"}})
-    await api.create(names.DILOCO_JOBS, a_job().with_learners(1, 1).with_pool().with_spec(**({"parts": parts} if parts else {})).build())
-    config = {"metadata": {"name": "bytes-lm-job", "namespace": "team"}, "data": {contract.JOB_FILE_KEY: JOB_FILE}}
+    wanted = a_job().with_learners(1, 1).with_pool().with_spec(**({"parts": parts} if parts else {})).build()
+    meta = {"namespace": "team", "ownerReferences": [owner_of(await api.create(names.DILOCO_JOBS, wanted))]}
+    config = {"metadata": {**meta, "name": "bytes-lm-job"}, "data": {contract.JOB_FILE_KEY: JOB_FILE}}
     await api.create(names.CONFIG_MAPS, config)
     issuer = Issuer(lambda: NOW, 3600.0)
     authority = issuer.authority("u")
@@ -50,7 +51,7 @@ async def a_job_in(cluster: FakeCluster, *, parts: list[Obj] | None = None, sign
     leaves += [Leaf(f"tokyo-{unit}-a1.pem", contract.learner_identity("u", f"tokyo-{unit}", 1)) for unit in range(signed)]
     files = {**issuer.sign_all(authority, tuple(leaves)), "ca.crt": authority.root.pem}
     data = {key: base64.b64encode(text.encode()).decode() for key, text in files.items()}
-    await api.create(names.SECRETS, {"metadata": {"name": "bytes-lm-part-tokyo-tls", "namespace": "team"}, "data": data})
+    await api.create(names.SECRETS, {"metadata": {**meta, "name": "bytes-lm-part-tokyo-tls"}, "data": data})
 
 
 def pools_of(*texts: str) -> list[PoolRequest]:

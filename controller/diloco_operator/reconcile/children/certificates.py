@@ -95,7 +95,7 @@ def certificates_to_issue(context: ReconcileContext, learners: Iterable[Create])
     identity = contract.syncer_identity(job.uid)
     host_name = contract.syncer_host_name(job.name, job.namespace)
     syncers = names.syncer_secret_name(job.name)
-    hosts = (host_name, *external_hosts(context.spec, children.external_service))
+    hosts = (host_name, *external_hosts(job, context.spec, children.external_service))
     wanted = {syncers: [Leaf(contract.TLS_IDENTITY_FILE, identity, hosts, connects=False)]}
     for outside in context.spec.learners.outside:
         leaf = Leaf(names.outside_key(outside), contract.learner_identity(job.uid, outside, names.OUTSIDE_ATTEMPT))

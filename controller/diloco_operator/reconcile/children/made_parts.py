@@ -14,7 +14,7 @@ from diloco_operator.api.spec import Pool
 from diloco_operator.kube.client import Obj
 from diloco_operator.plan import Patch, WantedPart
 from diloco_operator.reconcile.children import home_words
-from diloco_operator.reconcile.children.outside import external_address
+from diloco_operator.reconcile.children.outside import external_address, load_balancer_hosts
 from diloco_operator.reconcile.children.part_manifest import part_manifest
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.job import Job
@@ -60,8 +60,8 @@ def wanted_parts(context: ReconcileContext, *, suspend: bool) -> tuple[WantedPar
 
 def _address(context: ReconcileContext) -> Address | None:
     """Return where parts find the syncer. None if its load balancer has no address yet."""
-    service = context.observed.children.external_service
-    return external_address(context.spec.syncer.external_address, service.ingress if service is not None else ())
+    ingress = load_balancer_hosts(context.observed.job, context.observed.children.external_service)
+    return external_address(context.spec.syncer.external_address, ingress)
 
 
 def parts_problem(context: ReconcileContext) -> str:

@@ -26,9 +26,14 @@ def external_address(configured: str, ingress: tuple[str, ...]) -> Address | Non
     return Address(ingress[0], contract.SYNCER_PORT) if ingress else None
 
 
-def external_hosts(spec: Spec, service: Child | None) -> tuple[str, ...]:
+def load_balancer_hosts(job: Job, service: Child | None) -> tuple[str, ...]:
+    """Host names and addresses of the job's load balancer. A Service of its name that belongs to another object leads elsewhere."""
+    return service.ingress if service is not None and service.owner == job.uid else ()
+
+
+def external_hosts(job: Job, spec: Spec, service: Child | None) -> tuple[str, ...]:
     """Host names and addresses for the syncer's certificate, besides its name in the cluster."""
-    hosts = list(service.ingress) if service is not None and spec.syncer.load_balancer is not None else []
+    hosts = list(load_balancer_hosts(job, service)) if spec.syncer.load_balancer is not None else []
     if spec.syncer.external_address:
         with contextlib.suppress(ValueError):  # such a spec is refused, and what runs still needs its certificates
             hosts.insert(0, parse_address(spec.syncer.external_address).host)

@@ -113,6 +113,11 @@ def test_a_part_waits_for_its_certificates_and_for_the_address_of_a_load_balance
     assert "waits for an address of Service bytes-lm-syncer-external" in message_of_part(stage)
     assert stage.external_service is not None
     stage.external_service["status"] = {"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}}
+    [owner] = stage.external_service["metadata"]["ownerReferences"]
+    stage.external_service["metadata"]["ownerReferences"] = [{**owner, "uid": "of-another"}]
+    stage.settle()
+    assert stage.reconcile_only().parts is None, "a Service of another owner leads elsewhere"
+    stage.external_service["metadata"]["ownerReferences"] = [owner]
     stage.settle()
     assert wanted(stage).manifest["spec"]["syncer"]["at"]["address"] == "203.0.113.7:7077"
     assert message_of_part(stage) == ""

@@ -93,6 +93,15 @@ def test_names_that_a_load_balancer_gets_later_come_into_the_certificate() -> No
     assert [str(each) for each in alternatives.get_values_for_type(x509.IPAddress)] == ["203.0.113.7"]
 
 
+def test_the_syncer_takes_no_names_from_a_load_balancer_of_another_owner() -> None:
+    stage = a_stage({"loadBalancer": {}})
+    assert stage.external_service is not None
+    stage.external_service["metadata"]["ownerReferences"][0]["uid"] = "of-another"
+    stage.external_service["status"] = {"loadBalancer": {"ingress": [{"hostname": "lb.example.com"}]}}
+    stage.settle()
+    assert names_of_syncer(stage) == (OWN,)
+
+
 def test_each_learner_outside_has_a_certificate_of_its_own_and_no_pod() -> None:
     stage = a_stage(None, "lab", "tokyo")
     found = project_certificates(stage.secrets["bytes-lm-outside-tls"]).certificates
