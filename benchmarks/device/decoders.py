@@ -8,7 +8,8 @@ import torch
 from diloco.trainers import llama
 from diloco.trainers.inner_optimizer import InnerConfig
 from diloco.trainers.llama import LlamaConfig
-from diloco.trainers.llama_torch import Llama, make_optimizer, train_step
+from diloco.trainers.llama_torch import Llama, make_optimizer
+from diloco.trainers.steps_torch import train_step
 
 SHAPES: Final = {
     # As many parameters as GPT-2: 86 M beside the embedding, which is also the head.

@@ -13,8 +13,9 @@ from diloco.contract import Training
 from diloco.learner.store import Float32Array
 from diloco.torch import ModuleStore
 from diloco.trainers.byte_lm import ModelConfig
-from diloco.trainers.byte_lm_torch import canonical_names, held_out_loss, initial_model, make_optimizer, train_step
+from diloco.trainers.byte_lm_torch import canonical_names, initial_model, make_optimizer
 from diloco.trainers.inner_optimizer import InnerConfig
+from diloco.trainers.steps_torch import as_tensor, held_out_loss, train_step
 from diloco.trainers.text import ByteCorpus
 from numpy.typing import NDArray
 
@@ -36,7 +37,7 @@ class TorchModel:
         """Steps behind the optimizer's state, as a session counts them."""
 
     def step(self, numbers: NDArray[np.int64], progress: float) -> None:
-        windows = torch.from_numpy(self._corpus.batch(numbers).astype(np.int64))
+        windows = as_tensor(self._corpus.batch(numbers), torch.device("cpu"))
         self.optimizer_steps += 1
         train_step(self.model, self.optimizer, windows, self._inner.rate(self.optimizer_steps, progress))
 

@@ -5,7 +5,6 @@ A job's replicas take turns; its merges, codec, guards and outer optimizer are t
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,8 +16,9 @@ from diloco.algorithm.fragments import unpack
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.schedules import Schedule
 from diloco.trainers.byte_lm import EMBEDDINGS
-from diloco.trainers.byte_lm_torch import ByteLM, held_out_loss, initial_model, make_optimizer, train_step
+from diloco.trainers.byte_lm_torch import ByteLM, initial_model, make_optimizer
 from diloco.trainers.inner_optimizer import InnerConfig
+from diloco.trainers.steps_torch import as_tensor, held_out_loss, train_step
 from diloco.trainers.text import ByteCorpus
 from numpy.typing import NDArray
 
@@ -104,8 +104,7 @@ class Replica:
         """Take the step of the number `step`, from 1."""
         rate = self._config.learning_rate * self._schedule.share(self.step, (self.step - 1) / self._trial.steps)
         windows = self._corpus.batch(self._rows(self.step - 1))
-        with torch.autocast("cuda", torch.bfloat16) if self._device == "cuda" else contextlib.nullcontext():
-            train_step(self.model, self._optimizer, torch.from_numpy(windows.astype(np.int64)).to(self._device), rate)
+        train_step(self.model, self._optimizer, as_tensor(windows, torch.device(self._device)), rate, half=self._device == "cuda")
 
     def _rows(self, step: int) -> NDArray[np.int64]:
         """Return the sequence numbers of a step, from 0."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diloco.trainers import byte_lm_torch
+from diloco.trainers import byte_lm_torch, steps_torch
 from diloco.trainers.inner_optimizer import InnerConfig
 from diloco.trainers.text import ByteCorpus
 from numpy.typing import NDArray
@@ -58,7 +58,7 @@ class Learner:
         """Take a step, and return its loss."""
         self._taken += 1
         batch = torch.from_numpy(windows.astype(np.int64))
-        return float(byte_lm_torch.train_step(self.model, self.optimizer, batch, _INNER.rate(self._taken, 0.0)))
+        return float(steps_torch.train_step(self.model, self.optimizer, batch, _INNER.rate(self._taken, 0.0)))
 
     def note_step(self) -> None:
         self._times.write(f"{time.monotonic():.6f}\n")
@@ -73,6 +73,6 @@ class Learner:
 
     def note_loss(self) -> None:
         """Note the held-out loss of the model as it is now."""
-        loss = byte_lm_torch.held_out_loss(self.model, self.corpus)
+        loss = steps_torch.held_out_loss(self.model, self.corpus)
         (self._folder / f"{self.unit}.loss.new").write_text(f"{loss:.6f}\n", encoding="ascii")
         (self._folder / f"{self.unit}.loss.new").rename(self._folder / f"{self.unit}.loss")

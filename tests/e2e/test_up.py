@@ -115,12 +115,12 @@ def test_the_quickstart_trains_torch_and_jax_side_by_side_survives_a_kill_and_co
     assert f"outer step {steps} of job bytes-lm" in said
     # These are needed here alone: who collects this file need not pay for torch.
     from diloco.torch import ModuleStore
-    from diloco.trainers import byte_lm_torch, options
+    from diloco.trainers import byte_lm_torch, options, steps_torch
 
     chosen = options.parse("test", [*_MODEL, "--alone", "--steps", "1"])
     model = byte_lm_torch.initial_model(chosen.model, seed=1)
     ModuleStore(model, canonical=byte_lm_torch.canonical_names(chosen.model)).write(load_file(tmp_path / "model.safetensors"))
-    loss = byte_lm_torch.held_out_loss(model, chosen.read_corpus())
+    loss = steps_torch.held_out_loss(model, chosen.read_corpus())
     assert loss == pytest.approx(job["progress"]["heldOutLoss"], abs=1e-3), "it is the model that the units evaluated"
 
 

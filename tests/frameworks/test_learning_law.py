@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from diloco.trainers.byte_lm_torch import held_out_loss
+from diloco.trainers.steps_torch import held_out_loss
 
 from benchmarks.law import trials
 from benchmarks.law.corpus import read_corpus

@@ -25,7 +25,6 @@ from diloco.trainers.alone_jax import AloneTreeSession
 from diloco.trainers.byte_lm import ModelConfig
 from diloco.trainers.devices_jax import LocalDevices, shardings_of
 from diloco.trainers.inner_optimizer import InnerConfig
-from diloco.trainers.text import ByteCorpus
 
 type Params = dict[str, Any]
 """{"embedding", "position", "blocks": {… with a leading axis of layers}, "final_norm": {"scale", "bias"}, "head" unless tied}."""
@@ -107,13 +106,6 @@ def make_train_step(
     return steps_jax.make_train_step(partial(mean_loss, heads=config.heads), optimizer, shardings=shardings)
 
 
-def held_out_loss(params: Params, corpus: ByteCorpus, config: ModelConfig) -> float:
-    """The mean loss in nats per byte over the corpus's held-out windows."""
-    compiled = jax.jit(partial(mean_loss, heads=config.heads))
-    losses = [float(compiled(params, windows)) * len(windows) for windows in corpus.held_out()]
-    return sum(losses) / corpus.held_out_windows
-
-
 def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> int:
     """Train as `argv` says, and return the exit status. `before_join` is called right before the first contact with the job."""
     chosen = options.parse("diloco.trainers.byte_lm_jax", argv)
@@ -149,7 +141,7 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
                 log.info("local step %d, outer step %d: loss %.4f, %.0f tokens/s", session.step_count, session.t, loss, speed)
         if session.done:
             with session.paused("evaluation", at_most=options.EVALUATION_SECONDS):
-                final = held_out_loss(session.params, corpus, chosen.model)
+                final = steps_jax.held_out_loss(session.params, partial(mean_loss, heads=chosen.model.heads), corpus)
             session.evaluate(final, corpus.held_out_tokens)
             options.print_result("jax", session.step_count, session.step_count * chosen.batch * chosen.model.context, final)
     return 0

@@ -9,19 +9,17 @@ import sys
 import time
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
 import diloco.torch
 from diloco.torch import Canonical, ModuleStore
-from diloco.trainers import byte_lm, options
+from diloco.trainers import byte_lm, options, steps_torch
 from diloco.trainers.alone import AloneSession
 from diloco.trainers.byte_lm import ModelConfig
-from diloco.trainers.inner_optimizer import ADAM_BETAS, ADAM_EPSILON, CLIP_NORM, InnerConfig
+from diloco.trainers.inner_optimizer import InnerConfig
 from diloco.trainers.ranks_torch import Ranks, joined_ranks
-from diloco.trainers.text import ByteCorpus, Windows
 
 
 class Block(nn.Module):
@@ -98,44 +96,9 @@ def initial_model(config: ModelConfig, seed: int) -> ByteLM:
 
 
 def make_optimizer(model: ByteLM, config: ModelConfig, inner: InnerConfig) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices only. `train_step` sets the rate before every step."""
+    """AdamW with weight decay on matrices only."""
     decayed = {name for name, form in canonical_names(config).items() if byte_lm.is_decayed(form if isinstance(form, str) else form.name)}
-    named = dict(model.named_parameters())
-    groups = [
-        {"params": [value for name, value in named.items() if name in decayed], "weight_decay": inner.weight_decay},
-        {"params": [value for name, value in named.items() if name not in decayed], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=inner.learning_rate, betas=ADAM_BETAS, eps=ADAM_EPSILON, fused=True)
-
-
-def mean_loss(model: nn.Module, windows: torch.Tensor) -> torch.Tensor:
-    """The mean cross-entropy in nats per byte. `windows`: int64 [batch, context + 1]."""
-    logits = model(windows[:, :-1])
-    return functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
-
-
-def train_step(model: nn.Module, optimizer: torch.optim.AdamW, windows: torch.Tensor, rate: float) -> torch.Tensor:
-    """Take one step of the inner optimizer on one batch at learning rate `rate`. Returns the batch's loss before the step."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    loss = mean_loss(model, windows)
-    loss.backward()  # type: ignore[no-untyped-call]
-    nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss.detach()
-
-
-@torch.no_grad()
-def held_out_loss(model: ByteLM, corpus: ByteCorpus) -> float:
-    """The mean loss in nats per byte over the corpus's held-out windows."""
-    device = model.position.weight.device
-    losses = [float(mean_loss(model, _tensor(windows, device))) * len(windows) for windows in corpus.held_out()]
-    return sum(losses) / corpus.held_out_windows
-
-
-def _tensor(windows: Windows, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(windows.astype(np.int64)).to(device)
+    return steps_torch.make_optimizer(model, decayed.__contains__, inner)
 
 
 def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> int:
@@ -167,14 +130,14 @@ def _train(chosen: options.TrainerOptions, ranks: Ranks, before_join: Callable[[
         began = time.monotonic()
         for windows in session.batches(corpus.batch, share):
             rate = chosen.inner.rate(session.optimizer_steps + 1, session.progress)
-            loss = train_step(run, optimizer, _tensor(windows, ranks.device), rate).item()
+            loss = steps_torch.train_step(run, optimizer, steps_torch.as_tensor(windows, ranks.device), rate).item()
             session.step(tokens=windows.shape[0] * chosen.model.context, loss=loss)
             if session.step_count % chosen.log_every == 0:
                 speed = session.step_count * chosen.batch * chosen.model.context / (time.monotonic() - began)
                 log.info("local step %d, outer step %d: loss %.4f, %.0f tokens/s", session.step_count, session.t, loss, speed)
         if session.done:
             with session.paused("evaluation", at_most=options.EVALUATION_SECONDS):
-                final = held_out_loss(model, corpus)
+                final = steps_torch.held_out_loss(model, corpus)
             session.evaluate(final, corpus.held_out_tokens)
             if ranks.rank == 0:
                 options.print_result("torch", session.step_count, session.step_count * chosen.batch * chosen.model.context, final)

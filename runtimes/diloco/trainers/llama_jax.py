@@ -24,7 +24,6 @@ from diloco.trainers.alone_jax import AloneTreeSession
 from diloco.trainers.devices_jax import ONE_DEVICE, LocalDevices, shardings_of
 from diloco.trainers.inner_optimizer import InnerConfig
 from diloco.trainers.llama import LlamaConfig
-from diloco.trainers.llama_options import AnyWindows
 
 type Params = dict[str, Any]
 """{"embed", "layers": {… with a leading axis of layers}, "norm", "head" unless tied}. Matrices are [out, in], as in canonical form."""
@@ -112,13 +111,6 @@ def make_optimizer(config: LlamaConfig, inner: InnerConfig) -> optax.GradientTra
     return steps_jax.make_optimizer(canonical_names(config), llama.is_decayed, inner)
 
 
-def held_out_loss(params: Params, loss_of: steps_jax.Loss, corpus: AnyWindows, batch: int) -> float:
-    """The mean loss in nats per token over the corpus's held-out windows."""
-    compiled = jax.jit(loss_of)
-    losses = [float(compiled(params, windows)) * len(windows) for windows in corpus.held_out(batch)]
-    return sum(losses) / corpus.held_out_windows
-
-
 def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> int:
     """Train as `argv` says, and return the exit status. `before_join` is called right before the first contact with the job."""
     chosen = llama_options.parse("diloco.trainers.llama_jax", argv)
@@ -158,7 +150,7 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
                 log.info("local step %d, outer step %d: loss %.4f, %.0f tokens/s", session.step_count, session.t, loss, speed)
         if session.done:
             with session.paused("evaluation", at_most=options.EVALUATION_SECONDS):
-                final = held_out_loss(session.params, loss_of, corpus, chosen.micro_batch or chosen.batch)
+                final = steps_jax.held_out_loss(session.params, loss_of, corpus, chosen.micro_batch or chosen.batch)
             session.evaluate(final, corpus.held_out_tokens)
             options.print_result("jax", session.step_count, session.step_count * chosen.batch * chosen.model.context, final)
     return 0

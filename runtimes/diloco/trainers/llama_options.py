@@ -16,8 +16,6 @@ from diloco.trainers.text import ByteCorpus
 from diloco.trainers.tokens import TOKEN_TYPES, TokenSource, check_vocabulary
 from diloco.trainers.windows import TokenWindows
 
-type AnyWindows = TokenWindows[Any]
-
 
 @dataclass(frozen=True)
 class LlamaOptions:
@@ -41,7 +39,7 @@ class LlamaOptions:
     """Steps to train without a job; None to train as a learner of a job."""
     device: str
 
-    def read_corpus(self) -> AnyWindows:
+    def read_corpus(self) -> TokenWindows[Any]:
         """Raises DataError, ValueError or OSError for data that cannot be used."""
         context = self.model.context
         if self.data is None:

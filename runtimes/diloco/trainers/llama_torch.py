@@ -9,18 +9,17 @@ import sys
 import time
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import diloco.torch
-from diloco.trainers import llama, llama_options, options
+from diloco.trainers import llama, llama_options, options, steps_torch
 from diloco.trainers.alone import AloneSession
-from diloco.trainers.inner_optimizer import ADAM_BETAS, ADAM_EPSILON, CLIP_NORM, InnerConfig
+from diloco.trainers.inner_optimizer import InnerConfig
 from diloco.trainers.llama import LlamaConfig
-from diloco.trainers.llama_options import AnyWindows, LlamaOptions
+from diloco.trainers.llama_options import LlamaOptions
 from diloco.trainers.ranks_torch import Ranks, joined_ranks
 
 
@@ -149,55 +148,8 @@ def initial_model(config: LlamaConfig, seed: int, *, device: torch.device | None
 
 
 def make_optimizer(model: nn.Module, inner: InnerConfig) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices only. `train_step` sets the rate before every step."""
-    named = dict(model.named_parameters())
-    groups = [
-        {"params": [value for name, value in named.items() if llama.is_decayed(name)], "weight_decay": inner.weight_decay},
-        {"params": [value for name, value in named.items() if not llama.is_decayed(name)], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=inner.learning_rate, betas=ADAM_BETAS, eps=ADAM_EPSILON, fused=True)
-
-
-def mean_loss(model: nn.Module, windows: torch.Tensor) -> torch.Tensor:
-    """The mean cross-entropy in nats per token. `windows`: int64 [batch, context + 1]."""
-    logits = model(windows[:, :-1]).float()
-    return functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
-
-
-def train_step(
-    model: nn.Module, optimizer: torch.optim.AdamW, windows: torch.Tensor, rate: float, *, micro: int | None = None, half: bool = False
-) -> torch.Tensor:
-    """Take one step of the inner optimizer on one batch, int64 [batch, context + 1], at learning rate `rate`. Returns the batch's loss
-    before the step.
-
-    `micro`: samples in memory at once; the gradients of the parts are added. `half`: matrices are multiplied in bfloat16.
-    """
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    total = torch.zeros((), device=windows.device)
-    for part in torch.split(windows, micro or len(windows)):
-        with torch.autocast(windows.device.type, torch.bfloat16, enabled=half):
-            loss = mean_loss(model, part) * (len(part) / len(windows))
-        loss.backward()  # type: ignore[no-untyped-call]
-        total += loss.detach()
-    nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
-    optimizer.step()
-    optimizer.zero_grad()
-    return total
-
-
-@torch.no_grad()
-def held_out_loss(model: nn.Module, corpus: AnyWindows, batch: int, device: torch.device, *, half: bool = False) -> float:
-    """The mean loss in nats per token over the corpus's held-out windows."""
-    total = 0.0
-    for windows in corpus.held_out(batch):
-        with torch.autocast(device.type, torch.bfloat16, enabled=half):
-            total += float(mean_loss(model, _tensor(windows, device))) * len(windows)
-    return total / corpus.held_out_windows
-
-
-def _tensor(windows: np.ndarray, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(windows.astype(np.int64)).to(device)
+    """AdamW with weight decay on matrices only."""
+    return steps_torch.make_optimizer(model, llama.is_decayed, inner)
 
 
 def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> int:
@@ -231,14 +183,15 @@ def _train(chosen: LlamaOptions, ranks: Ranks, before_join: Callable[[], None]) 
         began = time.monotonic()
         for windows in session.batches(corpus.batch, share):
             rate = chosen.inner.rate(session.optimizer_steps + 1, session.progress)
-            loss = train_step(run, optimizer, _tensor(windows, device), rate, micro=chosen.micro_batch, half=half).item()
+            tensor = steps_torch.as_tensor(windows, device)
+            loss = steps_torch.train_step(run, optimizer, tensor, rate, micro=chosen.micro_batch, half=half).item()
             session.step(tokens=windows.shape[0] * chosen.model.context, loss=loss)
             if session.step_count % chosen.log_every == 0:
                 speed = session.step_count * chosen.batch * chosen.model.context / (time.monotonic() - began)
                 log.info("local step %d, outer step %d: loss %.4f, %.0f tokens/s", session.step_count, session.t, loss, speed)
         if session.done:
             with session.paused("evaluation", at_most=options.EVALUATION_SECONDS):
-                final = held_out_loss(run, corpus, chosen.micro_batch or share, device, half=half)
+                final = steps_torch.held_out_loss(run, corpus, chosen.micro_batch or share, half=half)
             session.evaluate(final, corpus.held_out_tokens)
             if ranks.rank == 0:
                 options.print_result("torch", session.step_count, session.step_count * chosen.batch * chosen.model.context, final)

@@ -12,6 +12,7 @@ import optax
 
 from diloco.canonical import Canonical
 from diloco.trainers.inner_optimizer import ADAM_BETAS, ADAM_EPSILON, CLIP_NORM, InnerConfig
+from diloco.trainers.windows import TokenWindows
 
 type Params = dict[str, Any]
 type Loss = Callable[[Params, Any], jax.Array]
@@ -73,3 +74,10 @@ def make_train_step(
 
     step: TrainStep = train_step
     return step
+
+
+def held_out_loss(params: Params, loss_of: Loss, corpus: TokenWindows[Any], batch: int = 32) -> float:
+    """The mean loss in nats per token over the corpus's held-out windows."""
+    compiled = jax.jit(loss_of)
+    losses = [float(compiled(params, windows)) * len(windows) for windows in corpus.held_out(batch)]
+    return sum(losses) / corpus.held_out_windows

@@ -21,9 +21,6 @@ _LEFT_OUT = frozenset({"__pycache__", "dist-packages", "idle_test", "site-packag
 _HELD_OUT_IN = 20
 """One file in this many is held out."""
 
-type Windows = NDArray[np.uint8]
-"""uint8 [batch, context + 1]: inputs are all but the last byte of a row, targets all but the first."""
-
 
 def source_files(root: Path | None = None) -> list[Path]:
     """The Python files under `root` (default: the standard library's folder), in the order of the hash of their relative path, without

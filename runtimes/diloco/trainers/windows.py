@@ -37,7 +37,8 @@ class TokenWindows[T: np.unsignedinteger]:
         self.held_out_tokens = self.held_out_windows * context
 
     def batch(self, numbers: NDArray[np.int64]) -> NDArray[T]:
-        """The samples of these sequence numbers (int64 [batch], from 0): [batch, context + 1]."""
+        """The samples of these sequence numbers (int64 [batch], from 0): [batch, context + 1]. Inputs are all but the last token of a row,
+        targets all but the first."""
         return _rows(self._train, sample_indices(numbers, self.windows, self._seed), self._context)
 
     def held_out(self, batch: int = 32) -> Iterator[NDArray[T]]:

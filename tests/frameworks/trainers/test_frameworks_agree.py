@@ -7,7 +7,7 @@ import pytest
 import torch
 from diloco.jax import TreeStore
 from diloco.torch import ModuleStore
-from diloco.trainers import byte_lm, byte_lm_jax, byte_lm_torch
+from diloco.trainers import byte_lm, byte_lm_jax, byte_lm_torch, steps_torch
 from diloco.trainers.byte_lm import ModelConfig
 from diloco.trainers.inner_optimizer import InnerConfig
 
@@ -61,14 +61,14 @@ def test_equal_parameters_give_equal_logits_and_loss(config: ModelConfig) -> Non
     other = byte_lm_jax.forward(jax_store.hand_out(), jnp.asarray(rows[:, :-1]), config.heads)
     assert logits.shape == (3, config.context, 256)
     np.testing.assert_allclose(logits, other, rtol=1e-5, atol=1e-5)
-    loss = byte_lm_torch.mean_loss(model, tokens).item()
+    loss = steps_torch.mean_loss(model, tokens).item()
     assert loss == pytest.approx(float(byte_lm_jax.mean_loss(jax_store.hand_out(), jnp.asarray(rows), config.heads)), rel=1e-5)
 
 
 def test_a_uniform_head_predicts_every_byte_alike() -> None:
     config = CONFIGS[0]
     model, _ = in_torch(config)
-    loss = byte_lm_torch.mean_loss(model, torch.from_numpy(windows(config).astype(np.int64))).item()
+    loss = steps_torch.mean_loss(model, torch.from_numpy(windows(config).astype(np.int64))).item()
     assert loss == pytest.approx(np.log(256), rel=1e-6)
 
 
@@ -99,7 +99,7 @@ def test_optimizer_steps_stay_close_over_several_batches_and_in_jax_update_in_pl
     for number in range(5):
         rows = np.random.default_rng(number).integers(0, 256, (2, config.context + 1)).astype(np.uint8)
         rate = inner.rate(number + 1, 0.0)
-        torch_loss = byte_lm_torch.train_step(model, torch_optimizer, torch.from_numpy(rows.astype(np.int64)), rate)
+        torch_loss = steps_torch.train_step(model, torch_optimizer, torch.from_numpy(rows.astype(np.int64)), rate)
         params, state, jax_loss = step(params, state, rows, rate)
         assert torch_loss.item() == pytest.approx(float(jax_loss), rel=1e-4)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(first))

@@ -15,7 +15,7 @@ import torch
 from builders.exploration import full
 from diloco.jax import TreeStore
 from diloco.torch import ModuleStore
-from diloco.trainers import llama, llama_jax, llama_torch, steps_jax
+from diloco.trainers import llama, llama_jax, llama_torch, steps_jax, steps_torch
 from diloco.trainers.inner_optimizer import InnerConfig
 from diloco.trainers.llama import SIZES, LlamaConfig
 
@@ -86,7 +86,7 @@ def test_equal_parameters_give_equal_logits_and_loss_in_both_and_in_transformers
     with torch.no_grad():
         reference = in_transformers(config, values, tmp_path)(tokens[:, :-1]).logits.numpy()
         np.testing.assert_allclose(model(tokens[:, :-1]).numpy(), reference, rtol=1e-5, atol=1e-5)
-        loss = llama_torch.mean_loss(model, tokens).item()
+        loss = steps_torch.mean_loss(model, tokens).item()
     np.testing.assert_allclose(llama_jax.forward(params, jnp.asarray(rows[:, :-1]), config), reference, rtol=1e-5, atol=1e-5)
     assert loss == pytest.approx(float(llama_jax.mean_loss(params, jnp.asarray(rows), config)), rel=1e-5)
 
@@ -112,7 +112,7 @@ def test_parts_of_a_batch_and_activations_computed_again_give_the_same_step_in_j
     for micro, recompute in ((None, False), (2, True)):
         model = in_torch(config, values)
         model.recompute = recompute
-        llama_torch.train_step(
+        steps_torch.train_step(
             model, llama_torch.make_optimizer(model, InnerConfig()), torch.from_numpy(rows.astype(np.int64)), 1e-3, micro=micro
         )
         stepped.append(ModuleStore(model).read(list(values)))
@@ -138,9 +138,9 @@ def test_products_in_bfloat16_stay_near_those_in_float32() -> None:
     config, rows = CONFIGS[0], windows(CONFIGS[0])
     model, params = in_torch(config), in_jax(config).hand_out()
     tokens = torch.from_numpy(rows.astype(np.int64))
-    wide = llama_torch.mean_loss(model, tokens).item()
+    wide = steps_torch.mean_loss(model, tokens).item()
     with torch.autocast("cpu", torch.bfloat16):
-        half = llama_torch.mean_loss(model, tokens).item()
+        half = steps_torch.mean_loss(model, tokens).item()
     # First values are small, so the loss is near ln 50 = 3.912; bfloat16 has 8 bits, and the mean of 48 losses errs less than one.
     for loss in (wide, half, float(llama_jax.mean_loss(params, jnp.asarray(rows), config, dtype=jnp.bfloat16))):
         assert loss == pytest.approx(np.log(50), abs=0.02)

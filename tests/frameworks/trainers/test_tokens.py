@@ -15,6 +15,7 @@ import pytest
 import tokenizers
 from diloco.trainers import llama_options
 from diloco.trainers.tokens import DataError, TokenSource, check_vocabulary
+from diloco.trainers.windows import TokenWindows
 
 WORDS = {"[UNK]": 0, "to": 1, "be": 2, "or": 3, "not": 4, "\n": 5}
 
@@ -154,7 +155,7 @@ def test_a_token_that_the_model_does_not_know_is_refused() -> None:
 
 
 # --- by the trainers' flags ---------------------------------------------------------------------------------------------
-def read(*flags: str) -> llama_options.AnyWindows:
+def read(*flags: str) -> TokenWindows[Any]:
     return llama_options.parse("trainer", ["--alone", "--steps", "1", "--context", "4", *flags]).read_corpus()
 
 
