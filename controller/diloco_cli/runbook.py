@@ -218,7 +218,7 @@ RUNBOOK: Mapping[str, Advice] = {
     ),
     "OperatorDefect": Advice(
         (
-            "The Event of this name says what happened to the unit and in which state it was, or that the whole job cannot be reconciled.",
+            "The Event says what happened to the unit and in which state it was, or that the job cannot be reconciled or gets no hardware.",
             "The operator's log has the stack.",
         ),
         (

@@ -101,8 +101,9 @@ class Allotment:
             if most is not None and (component & self._left_for_steps or self._takes_long(component, most)):
                 self._left_for_steps |= component
             else:
-                self._stale &= ~component
+                self._left_for_steps |= component  # if this raises, `in_steps` decides again
                 concerned |= _at_once(self._allot(component))
+                self._settle(component)
         return concerned
 
     @property
@@ -133,17 +134,20 @@ class Allotment:
         self._take_changes()
         # The component may have grown, or have been decided, since the caller asked for it.
         component = self._deciding = self._component(component & self._stale)
-        self._left_for_steps &= ~component
         concerned: set[str] = set()
         try:
             if component:
                 concerned = yield from self._allot(component)
                 # Only now: if the caller gives up in between, the component must be decided again.
-                self._stale &= ~component
+                self._settle(component)
         finally:
             # Also if the caller gives up.
             self._end_deferring()
         return concerned
+
+    def _settle(self, component: int) -> None:
+        self._stale &= ~component
+        self._left_for_steps &= ~component
 
     def _must_wait(self, request: JobRequest) -> bool:
         """Whether a request concerns slices that `in_steps` decides on, or the job's last one waits for its end."""
@@ -317,7 +321,7 @@ class Allotment:
 
     def _allot(self, component: int) -> Steps[set[str]]:
         """Allot to the jobs of a component. The results change in the last step. Returns the jobs that can act on it."""
-        jobs = self._competing(component)
+        jobs = self.competing(component)
         self._waiting.note(component, *self._most_units(component))
         allotted: dict[str, Allotted] = {}
         if jobs:
@@ -345,14 +349,14 @@ class Allotment:
                 self._kept[node] = job
         return concerned
 
-    def _competing(self, component: int) -> list[str]:
+    def competing(self, component: int) -> list[str]:
         """Return the jobs that can get or give slices with these requirements, and one more of each line."""
         jobs = [job for job in self._active if self._masks[job] & component]
         return [*jobs, *self._waiting.first(component, *self._most_units(component))]
 
     def _takes_long(self, component: int, most: int) -> bool:
         """Return whether more than `most` jobs compete, or units of several sizes do: whole numbers take longer than a flow."""
-        jobs = self._competing(component)
+        jobs = self.competing(component)
         sizes: dict[str, set[tuple[int, int]]] = {}
         for job in jobs:
             for pool in self._requests[job].pools:

@@ -372,7 +372,7 @@ class EventReason(enum.StrEnum):
     OPERATOR_DEFECT = (
         "OperatorDefect",
         Severity.WARNING,
-        "The operator has a defect; it ended the attempt of the unit that met it, or it cannot reconcile the job and tries again.",
+        "The operator has a defect; it ended the attempt of the unit that met it, or tries again to reconcile the job or allot hardware.",
     )
     OWN_DATA = (
         "OwnData",

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import closing
 from typing import Protocol
+
+from diloco.protocol.backoff import exponential
 
 from diloco_operator.allotment import Allotment
 from diloco_operator.allotment.flow import Answer, FlowPlan, answer
@@ -27,6 +29,8 @@ the loop, once for all changes of a moment."""
 _TURN_STEPS = 100
 _TURN_SECONDS = 0.005
 """The most steps in one turn of the loop, and about the longest time for them."""
+_RETRY, _LONGEST_RETRY = 1.0, 10.0
+"""Seconds. Changes that concern many jobs wait for as long, so this is short."""
 
 
 class Beside(Protocol):
@@ -36,11 +40,26 @@ class Beside(Protocol):
 
 
 class AllotmentRefresh:
-    """Refreshes an allotment on one event loop. `wake` queues a job. If `beside` is None, everything runs on the loop."""
+    """Refreshes an allotment on one event loop.
 
-    def __init__(self, allotment: Allotment, wake: Callable[[JobKey], None], beside: Beside | None = None) -> None:
+    Args:
+        wake: queues a job.
+        failed: takes the jobs that could not be decided on because of a defect. They keep what they have, and it is tried again.
+        beside: if None, everything runs on the loop.
+    """
+
+    def __init__(
+        self,
+        allotment: Allotment,
+        wake: Callable[[JobKey], None],
+        failed: Callable[[Sequence[str], Exception], None],
+        beside: Beside | None = None,
+    ) -> None:
         self._allotment = allotment
         self._wake = wake
+        self._failed = failed
+        self._failures = 0
+        """Refreshes in steps, one after the other, in which something failed."""
         self._beside = beside
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -55,14 +74,21 @@ class AllotmentRefresh:
         """Refresh, and wake the jobs that can act on it, except `deciding`: the job that is being decided on. What concerns many jobs
         follows in a moment; until then the last allotment stands."""
         self._cancel_timer()
-        self._wake_all(self._allotment.refresh(AT_ONCE) - {deciding})
+        self._wake_all(self._refreshed() - {deciding})
         if self._allotment.unfinished and self._task is None:
             self._task = asyncio.create_task(self._finish(), name="allotment")
 
     async def in_steps(self) -> None:
         """Refresh all that changed, in short turns of the loop. Problems are solved beside the loop."""
+        failed = False
         for component in self._allotment.unsettled():
-            await self._decide(component)
+            try:
+                await self._decide(component)
+            except Exception as error:  # a defect that shows in some jobs must not stop the others
+                failed = True
+                log.exception("the allotment of slices failed: this is a defect of the operator, please report it")
+                self._failed(self._allotment.competing(component), error)
+        self._failures = self._failures + 1 if failed else 0
 
     async def _decide(self, component: int) -> None:
         loop = asyncio.get_running_loop()
@@ -108,12 +134,19 @@ class AllotmentRefresh:
                 await asyncio.sleep(pause)
                 begun = loop.time()
                 await self.in_steps()
-                self._wake_all(self._allotment.refresh(AT_ONCE))  # what changed meanwhile and concerns few
+                self._wake_all(self._refreshed())  # what changed meanwhile and concerns few
                 pause = max(_DELAY, loop.time() - begun)
-        except Exception:  # the next change starts another one
-            log.exception("the allotment of slices failed: this is a defect of the operator, please report it")
+                if self._failures:
+                    pause = max(pause, exponential(_RETRY, _LONGEST_RETRY, self._failures))
         finally:
             self._task = None
+
+    def _refreshed(self) -> set[str]:
+        try:
+            return self._allotment.refresh(AT_ONCE)
+        except Exception:
+            log.exception("the allotment of slices failed and is tried again in steps: this is a defect of the operator, please report it")
+            return set()
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -31,6 +31,7 @@ from diloco_operator.allotment import Allotment
 from diloco_operator.api import names
 from diloco_operator.api.addresses import parse_address
 from diloco_operator.api.names import JobKey
+from diloco_operator.api.reasons import EventReason
 from diloco_operator.api.spec import Spec, SyncerAt
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory
@@ -53,7 +54,7 @@ from diloco_operator.operator.pod_answers import dry_run_admissions
 from diloco_operator.operator.projections import CachedJob
 from diloco_operator.operator.rejected_writes import rejected_write_events
 from diloco_operator.placement import JobRequest
-from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
+from diloco_operator.plan import Create, Event, IssueCertificates, Patch, Plan
 from diloco_operator.reconcile import Job, Judged, ObservedState, OperatorConfig, first_request, judge, reservations
 from diloco_operator.reconcile.children.volume import lacks_class, names_class
 from diloco_operator.reconcile.grantors.registry import holds, orphan_patches
@@ -144,7 +145,7 @@ class Reconciler:
         self._caches = cluster.caches
         self._inventory = cluster.inventory
         self._allotment = Allotment(cluster.inventory)
-        self._refresh = AllotmentRefresh(self._allotment, queue.add, decisions.offload)
+        self._refresh = AllotmentRefresh(self._allotment, queue.add, self._tell_of_defect, decisions.offload)
         self._expectations = cluster.expectations
         self._executor = executor
         self._events = events
@@ -343,6 +344,11 @@ class Reconciler:
         if request is not None:
             self._allotment.update(request)
         self._refresh.now(context.id)
+
+    def _tell_of_defect(self, jobs: Sequence[str], error: Exception) -> None:
+        told = f"hardware cannot be allotted ({type(error).__name__}) and is tried again; report it with the operator's log"
+        for job in jobs:
+            self._events.emit(Subject(*job.split("/", 2)), Event.of(EventReason.OPERATOR_DEFECT, told))
 
     def _register(self, context: JobContext, plan: Plan) -> None:
         """Register what the job has and wants after this plan."""

@@ -19,7 +19,7 @@ def test_the_log_says_that_time_ran_out_and_the_job_gets_its_minimum_later(caplo
     for hosts, name in ((1, "team/single/uid-1"), (2, "team/pair/uid-2")):
         world.job(name, a_pool(max=1, shape=Shape("nvidia-h100-80gb", "", 8, hosts)))
     woken: list[tuple[str, str]] = []
-    refresh = AllotmentRefresh(world.allotment, woken.append)
+    refresh = AllotmentRefresh(world.allotment, woken.append, lambda jobs, error: None)
     with patch.object(integers, "SECONDS", 0.0):
         asyncio.run(refresh.in_steps())
     assert woken == []

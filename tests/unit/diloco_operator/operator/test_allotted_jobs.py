@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from unittest.mock import patch
 
 import pytest
 from builders.cluster_scenes import operated
 from builders.fake_cluster import NS, STOP, FakeCluster
-from builders.jobs import tpu_pool
+from builders.jobs import gpu_pool, tpu_pool
+from builders.nodes import a_gpu_node
+from diloco_operator.allotment import allotment
+from diloco_operator.allotment.decision import Decided, Steps, decide
+from diloco_operator.allotment.supply import Supply
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
+from diloco_operator.operator import allotment_refresh
+from diloco_operator.placement import JobRequest
 
 
 async def apply(cluster: FakeCluster, name: str, max: int, *, min: int = 1, priority_class: str = "", **pool: str) -> None:
@@ -153,3 +161,28 @@ async def test_status_explains_once_why_slices_are_lacking(cluster: FakeCluster)
     )
     assert said["Degraded"].endswith("v6e-0, v6e-1, v6e-2, more-0 and 2 more wait for slices, see Placed")
     assert all("fleet" not in unit["message"] for unit in status["units"])
+
+
+@pytest.mark.parametrize("large", [False, True])
+@operated(a_gpu_node("gpu-0"), slices=["a"], runs=False)
+async def test_a_defect_in_the_allotment_is_told_to_its_jobs_and_tried_again_and_stops_no_others(cluster: FakeCluster, large: bool) -> None:
+    """`large`: nothing is decided at once."""
+    fails = [True]
+
+    def defective(component: int, requests: Sequence[JobRequest], supply: Supply) -> Steps[Decided]:
+        if fails and any("/bad/" in request.job for request in requests):
+            raise ZeroDivisionError
+        return decide(component, requests, supply)
+
+    await cluster.apply("bad", gpu_pool(acceleratorsPerHost=8), min=1, max=1)
+    with patch.object(allotment, "decide", defective), patch.object(allotment_refresh, "AT_ONCE", 0 if large else 30):
+        async with cluster.operating():
+            await apply(cluster, "good", 1)
+            await until(cluster, "good", ["Training"])
+            await asyncio.sleep(60)
+            [told] = await cluster.events("OperatorDefect")
+            assert told["involvedObject"]["name"] == "bad"
+            assert told["message"].startswith("hardware cannot be allotted (ZeroDivisionError) and is tried again")
+            assert 4 <= told["count"] <= 12, "after 1, 2, 4, 8 s, and then each 10 s"
+            fails.clear()
+            await until(cluster, "bad", ["Training"])
