@@ -75,6 +75,8 @@ class _Admission:
                 units = of_minimum.get((pool.name, each.class_), 0)
                 self._stay(arcs, [[arcs.minimum, arcs.held]], last, units)
                 self._stay(arcs, surplus, last, max(0, each.settling - units))
+        # Else a unit of the minimum could leave for one of a scavenged pool, which does not count towards it.
+        network.lower[arcs.minimum] = job.protected
         if arcs.held is not None:
             # Replaceable units may leave for successors. Without a bound for the others the flow could trade them for values.
             network.lower[arcs.held] = job.protected - job.replaceable

@@ -63,6 +63,14 @@ def test_a_minimum_that_can_use_one_kind_alone_gets_it_from_a_minimum_that_can_m
     assert placed(runs(), only) == {"runs": {FAST: 1}, "only": {SLOW: 1}}
 
 
+def test_no_unit_of_a_minimum_leaves_for_a_scavenged_one() -> None:
+    """It counts towards the minimum no more, and nothing else comes in its place: the pool that it is in wants no more units."""
+    firm, scavenged = a_pool({"slow": 700, "fast": 1300}, held={SLOW: 1}), a_pool({"fast": 1300}, 1, scavenged=True)
+    job = a_job("runs", firm, scavenged, min=2, max=3, successors=1, created=1.0)
+    only = a_job("only", a_pool({"slow": 1000}, 1), min=1, max=1, admitted=True)
+    assert placed(job, only) == {"runs": {SLOW: 1, FAST: 1}, "only": {}}
+
+
 @settings(max_examples=examples(100))
 @given(st.integers(0, 100_000))
 def test_every_minimum_keeps_its_units_or_gets_as_many_on_slices_that_no_unit_has(seed: int) -> None:
