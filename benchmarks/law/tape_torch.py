@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from copy import deepcopy
 
 import numpy as np
-import torch
 from diloco.algorithm.fragments import Fragment, make_fragments
 from diloco.algorithm.layout import Layout
 from diloco.contract import Training
@@ -37,7 +36,7 @@ class TorchModel:
         """Steps behind the optimizer's state, as a session counts them."""
 
     def step(self, numbers: NDArray[np.int64], progress: float) -> None:
-        windows = as_tensor(self._corpus.batch(numbers), torch.device("cpu"))
+        windows = as_tensor(self._corpus.batch(numbers))
         self.optimizer_steps += 1
         train_step(self.model, self.optimizer, windows, self._inner.rate(self.optimizer_steps, progress))
 

@@ -104,7 +104,7 @@ class Replica:
         """Take the step of the number `step`, from 1."""
         rate = self._config.learning_rate * self._schedule.share(self.step, (self.step - 1) / self._trial.steps)
         windows = self._corpus.batch(self._rows(self.step - 1))
-        train_step(self.model, self._optimizer, as_tensor(windows, torch.device(self._device)), rate, half=self._device == "cuda")
+        train_step(self.model, self._optimizer, as_tensor(windows, self._device), rate, half=self._device == "cuda")
 
     def _rows(self, step: int) -> NDArray[np.int64]:
         """Return the sequence numbers of a step, from 0."""

@@ -57,7 +57,7 @@ class Learner:
     def train(self, windows: NDArray[np.uint8]) -> float:
         """Take a step, and return its loss."""
         self._taken += 1
-        batch = torch.from_numpy(windows.astype(np.int64))
+        batch = steps_torch.as_tensor(windows)
         return float(steps_torch.train_step(self.model, self.optimizer, batch, _INNER.rate(self._taken, 0.0)))
 
     def note_step(self) -> None:

@@ -224,6 +224,7 @@ RUNBOOK: Mapping[str, Advice] = {
         (
             "Report it with that text. A unit starts again after `learners.restart.backoff.max`; the others train on.",
             "While a job cannot be reconciled, its units train on, but none that fails is replaced, and its status stays as it was.",
+            "While hardware cannot be allotted to a job, its units train on where they are, and those that wait go on waiting.",
         ),
     ),
     "PodLost": Advice(

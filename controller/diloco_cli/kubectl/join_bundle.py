@@ -21,7 +21,7 @@ from diloco_operator.kube.timestamps import format_timestamp
 
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
 from diloco_cli.jobs import find_job
-from diloco_cli.kubectl.join_files import PRIVATE, PUBLIC, awaited, decoded, syncer_address, timeout_option, write_files
+from diloco_cli.kubectl.join_files import PRIVATE, PUBLIC, awaited, decoded, job_file_of, syncer_address, timeout_option, write_files
 
 
 @click.command(name="join-bundle", short_help="Write what a learner outside the cluster needs to join a job.")
@@ -61,21 +61,21 @@ async def read_bundle(
     """Return content and mode of each file, the syncer's address, and when the certificate ends (seconds since the epoch). Waits for what
     the operator or the cluster still has to make. Raises `CommandError`."""
     job = await find_job(client, namespace, name)
-    spec = load(job).spec
-    if learner not in spec.learners.outside:
-        known = f"it has: {', '.join(spec.learners.outside)}" if spec.learners.outside else "it has none"
+    outside = load(job).spec.learners.outside
+    if learner not in outside:
+        known = f"it has: {', '.join(outside)}" if outside else "it has none"
         raise CommandError(f'job "{name}" has no learner "{learner}" in spec.learners.outside; {known}. Add it there first')
     key = names.outside_key(learner)
-    config = await awaited(client, job, names.CONFIG_MAPS, names.config_map_name(name), seconds, lambda obj: bool(contents(obj, "data")))
+    job_file = await job_file_of(client, job, seconds)
     secret = await awaited(client, job, names.SECRETS, names.outside_secret_name(name), seconds, lambda obj: key in contents(obj, "data"))
-    address = await syncer_address(client, job, spec, given, seconds)
+    address = await syncer_address(client, job, given, seconds)
     identity = decoded(secret, key)
     certificate = certificate_of(identity.decode(errors="replace"))
     if certificate is None:
         raise CommandError(f"Secret {names.outside_secret_name(name)} holds no certificate for {learner}; see the operator's log")
     bundle = contract.Bundle(unit=learner, attempt=names.OUTSIDE_ATTEMPT, syncer=str(address))
     files = {
-        contract.JOB_FILE_KEY: (str(config["data"][contract.JOB_FILE_KEY]).encode(), PUBLIC),
+        contract.JOB_FILE_KEY: (job_file.encode(), PUBLIC),
         contract.TLS_ROOTS_FILE: (decoded(secret, contract.TLS_ROOTS_FILE), PUBLIC),
         contract.TLS_IDENTITY_FILE: (identity, PRIVATE),
         contract.BUNDLE_FILE: (bundle.model_dump_json(by_alias=True, indent=2).encode(), PUBLIC),

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from diloco import contract
 from diloco_operator.api import names
 from diloco_operator.api.addresses import Address, parse_address
-from diloco_operator.api.spec import Spec
+from diloco_operator.api.job import load
 from diloco_operator.kube.client import Client, NotFound, Obj
 from diloco_operator.kube.fields import contents, controller_uid
 from diloco_operator.program.duration import Duration
@@ -38,13 +39,19 @@ timeout_option = click.option(
 )
 
 
-async def syncer_address(client: Client, job: Obj, spec: Spec, given: str, seconds: float) -> Address:
+async def job_file_of(client: Client, job: Obj, seconds: float) -> str:
+    name = names.config_map_name(job["metadata"]["name"])
+    config = await awaited(client, job, names.CONFIG_MAPS, name, seconds, lambda obj: bool(contents(obj, "data")))
+    return str(config["data"][contract.JOB_FILE_KEY])
+
+
+async def syncer_address(client: Client, job: Obj, given: str, seconds: float) -> Address:
+    name, spec = job["metadata"]["name"], load(job).spec
     try:
         if given or spec.syncer.external_address:
             return parse_address(given or spec.syncer.external_address)
     except ValueError as error:
         raise CommandError(str(error)) from error
-    name = job["metadata"]["name"]
     if spec.syncer.load_balancer is None:
         raise CommandError(
             f'job "{name}" says no address at which learners outside its cluster find its syncer: set spec.syncer.externalAddress or '

@@ -24,7 +24,7 @@ from diloco_operator.reconcile.children.part_manifest import secret_data
 
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
 from diloco_cli.jobs import change_job, find_job, reference
-from diloco_cli.kubectl.join_files import PRIVATE, PUBLIC, awaited, decoded, syncer_address, timeout_option, write_files
+from diloco_cli.kubectl.join_files import PRIVATE, PUBLIC, awaited, decoded, job_file_of, syncer_address, timeout_option, write_files
 from diloco_cli.kubectl.part_file import check_part, manifest_of, read_pools, updated
 from diloco_cli.manifests import ManifestError, load_manifests
 from diloco_cli.pool_option import PoolRequest
@@ -100,7 +100,7 @@ async def write_part(
     secret, good_until = await read_secret(client, namespace, job, cluster, seconds=seconds)
     files, kept = {_SECRET: (yaml_text([secret]).encode(), PRIVATE)}, ""
     if wanted:
-        at = {"address": await _address_of(client, home, address, seconds), "secretName": secret["metadata"]["name"]}
+        at = {"address": str(await syncer_address(client, home, address, seconds)), "secretName": secret["metadata"]["name"]}
         fresh = manifest_of(home, _training(secret), wanted, at, template)
         manifest = fresh if before is None else updated(before, fresh)
         if manifest != before:
@@ -143,7 +143,7 @@ async def read_secret(client: Client, namespace: str, name: str, cluster: str, *
     declared = _part(load(job).spec, cluster)
     if declared is None:
         raise CommandError(f'job "{name}" has no part "{cluster}" in spec.parts; give its pools by --pool KIND=UNITS')
-    config = await awaited(client, job, names.CONFIG_MAPS, names.config_map_name(name), seconds, lambda obj: bool(contents(obj, "data")))
+    job_file = await job_file_of(client, job, seconds)
 
     def complete(secret: Obj) -> bool:
         signed = {names.attempt_of_key(key)[0] for key in contents(secret, "data")}
@@ -157,17 +157,13 @@ async def read_secret(client: Client, namespace: str, name: str, cluster: str, *
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": names.home_secret_name(name), "labels": {names.LABEL_JOB: name}},
-        "data": secret_data(contents(at_home, "data"), config["data"][contract.JOB_FILE_KEY]),
+        "data": secret_data(contents(at_home, "data"), job_file),
     }
     return secret, certificate.expires
 
 
 def _part(spec: Spec, cluster: str) -> Part | None:
     return next((each for each in spec.parts if each.name == cluster), None)
-
-
-async def _address_of(client: Client, home: Obj, given: str, seconds: float) -> str:
-    return str(await syncer_address(client, home, load(home).spec, given, seconds))
 
 
 def _training(secret: Obj) -> Obj:

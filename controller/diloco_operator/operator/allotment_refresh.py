@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import closing
 from typing import Protocol
 
@@ -52,7 +52,7 @@ class AllotmentRefresh:
         self,
         allotment: Allotment,
         wake: Callable[[JobKey], None],
-        failed: Callable[[Sequence[str], Exception], None],
+        failed: Callable[[Iterable[JobKey], Exception], None],
         beside: Beside | None = None,
     ) -> None:
         self._allotment = allotment
@@ -87,7 +87,7 @@ class AllotmentRefresh:
             except Exception as error:  # a defect that shows in some jobs must not stop the others
                 failed = True
                 log.exception("the allotment of slices failed: this is a defect of the operator, please report it")
-                self._failed(self._allotment.competing(component), error)
+                self._failed(map(_key_of, self._allotment.competing(component)), error)
         self._failures = self._failures + 1 if failed else 0
 
     async def _decide(self, component: int) -> None:
@@ -155,10 +155,16 @@ class AllotmentRefresh:
 
     def _wake_all(self, jobs: Iterable[str]) -> None:
         for job in jobs:
-            namespace, name, _ = job.split("/", 2)
+            key = _key_of(job)
             if log.isEnabledFor(logging.DEBUG):
-                log.debug("allotted to job %s/%s: %s", namespace, name, allotted_line(self._allotment.of(job)))
-            self._wake((namespace, name))
+                log.debug("allotted to job %s/%s: %s", *key, allotted_line(self._allotment.of(job)))
+            self._wake(key)
+
+
+def _key_of(job: str) -> JobKey:
+    """`job`: as `Job.key`, with the uid."""
+    namespace, name, _ = job.split("/", 2)
+    return namespace, name
 
 
 def _log_gap(jobs: int, plan: FlowPlan) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -145,7 +145,7 @@ class Reconciler:
         self._caches = cluster.caches
         self._inventory = cluster.inventory
         self._allotment = Allotment(cluster.inventory)
-        self._refresh = AllotmentRefresh(self._allotment, queue.add, self._tell_of_defect, decisions.offload)
+        self._refresh = AllotmentRefresh(self._allotment, queue.add, self._allotment_failed, decisions.offload)
         self._expectations = cluster.expectations
         self._executor = executor
         self._events = events
@@ -345,10 +345,15 @@ class Reconciler:
             self._allotment.update(request)
         self._refresh.now(context.id)
 
-    def _tell_of_defect(self, jobs: Sequence[str], error: Exception) -> None:
-        told = f"hardware cannot be allotted ({type(error).__name__}) and is tried again; report it with the operator's log"
-        for job in jobs:
-            self._events.emit(Subject(*job.split("/", 2)), Event.of(EventReason.OPERATOR_DEFECT, told))
+    def _allotment_failed(self, jobs: Iterable[JobKey], error: Exception) -> None:
+        for key in jobs:
+            self.tell_of_defect(key, "hardware cannot be allotted", error)
+
+    def tell_of_defect(self, key: JobKey, what: str, error: Exception) -> None:
+        """Write an event about the job. `what`: what the operator cannot do because of the defect, and tries again."""
+        if (job := self._caches.jobs.get(*key)) is not None:
+            told = f"{what} ({type(error).__name__}) and is tried again; report it with the operator's log"
+            self._events.emit(Subject(job.namespace, job.name, job.uid), Event.of(EventReason.OPERATOR_DEFECT, told))
 
     def _register(self, context: JobContext, plan: Plan) -> None:
         """Register what the job has and wants after this plan."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from diloco.protocol.backoff import ExponentialBackoff
 
 from diloco_operator.api.names import JobKey
-from diloco_operator.api.reasons import EventReason
 from diloco_operator.fleet import Inventory, NodeView
 from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.client import Client, Resource
@@ -23,7 +22,7 @@ from diloco_operator.kube.expectations import Expectations
 from diloco_operator.kube.workqueue import ShutDown, WorkQueue
 from diloco_operator.operator.caches import Caches
 from diloco_operator.operator.dynamic_resources import DynamicResources
-from diloco_operator.operator.events import EventRecorder, Subject
+from diloco_operator.operator.events import EventRecorder
 from diloco_operator.operator.executor import DEFAULT_CONCURRENCY, JOB_CONCURRENCY, Executor, RequestLimits
 from diloco_operator.operator.grantor_events import GrantorEvents
 from diloco_operator.operator.logs import about_job
@@ -31,7 +30,6 @@ from diloco_operator.operator.malformed_object_events import MalformedObjectEven
 from diloco_operator.operator.other_pods import OtherPods
 from diloco_operator.operator.part_clusters import ClusterConfig, OtherClusters, PartCluster, PartClusters
 from diloco_operator.operator.reconciler import ClusterState, DecisionOptions, Reconciler, ReconcileResult
-from diloco_operator.plan import Event
 from diloco_operator.telemetry.watcher import Telemetry
 from diloco_operator.timeouts import RECONCILE, WatchTimeouts
 
@@ -260,9 +258,7 @@ class Operator:
         except Exception as error:  # a defect that shows in one job must not stop the others; the job is tried again
             self.counters.defects += 1
             log.exception("reconcile of job %s/%s failed: this is a defect of the operator, please report it", *key)
-            if (job := self.caches.jobs.get(*key)) is not None:
-                told = f"the job cannot be reconciled ({type(error).__name__}) and is tried again; report it with the operator's log"
-                self._events.emit(Subject(job.namespace, job.name, job.uid), Event.of(EventReason.OPERATOR_DEFECT, told))
+            self._reconciler.tell_of_defect(key, "the job cannot be reconciled", error)
             return ReconcileResult(failed=True, defect=True)
         if result.failed:
             self.counters.failed += 1

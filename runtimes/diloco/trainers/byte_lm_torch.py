@@ -98,7 +98,7 @@ def initial_model(config: ModelConfig, seed: int) -> ByteLM:
 def make_optimizer(model: ByteLM, config: ModelConfig, inner: InnerConfig) -> torch.optim.AdamW:
     """AdamW with weight decay on matrices only."""
     decayed = {name for name, form in canonical_names(config).items() if byte_lm.is_decayed(form if isinstance(form, str) else form.name)}
-    return steps_torch.make_optimizer(model, decayed.__contains__, inner)
+    return steps_torch.make_optimizer(model, lambda name: name in decayed, inner)
 
 
 def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> int:

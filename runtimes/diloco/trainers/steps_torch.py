@@ -64,5 +64,5 @@ def held_out_loss(model: nn.Module, corpus: TokenWindows[Any], batch: int = 32, 
     return total / corpus.held_out_windows
 
 
-def as_tensor(windows: NDArray[Any], device: torch.device) -> torch.Tensor:
+def as_tensor(windows: NDArray[Any], device: torch.device | str = "cpu") -> torch.Tensor:
     return torch.from_numpy(windows.astype(np.int64)).to(device)
